@@ -56,21 +56,21 @@ type Run struct {
 
 // Knobs are the settings of the run, by the names of the Make variables.
 type Knobs struct {
-	Mode         string            `json:"mode"`
-	Threads      int               `json:"threads,omitempty"`
-	Rate         int64             `json:"rate,omitempty"`
-	Burst        int               `json:"burst,omitempty"`
-	Arrival      string            `json:"arrival,omitempty"`
-	MaxInflight  int               `json:"max_inflight,omitempty"`
-	WarmupS      float64           `json:"warmup_s"`
-	MeasureS     float64           `json:"measure_s"`
-	DrainTimeout float64           `json:"drain_timeout_s"`
-	Pace         string            `json:"pace"`
-	PaceReason   string            `json:"pace_reason"`
-	Size         int               `json:"size"`
-	Lanes        int               `json:"lanes"`
-	Seed         uint64            `json:"seed"`
-	Product      map[string]string `json:"product,omitempty"`
+	Mode          string            `json:"mode"`
+	Threads       int               `json:"threads,omitempty"`
+	Rate          int64             `json:"rate,omitempty"`
+	Burst         int               `json:"burst,omitempty"`
+	Arrival       string            `json:"arrival,omitempty"`
+	MaxInflight   int               `json:"max_inflight,omitempty"`
+	WarmupS       float64           `json:"warmup_s"`
+	MeasureS      float64           `json:"measure_s"`
+	DrainTimeoutS float64           `json:"drain_timeout_s"`
+	Pace          string            `json:"pace"`
+	PaceReason    string            `json:"pace_reason"`
+	Size          int               `json:"size"`
+	Lanes         int               `json:"lanes"`
+	Seed          uint64            `json:"seed"`
+	Product       map[string]string `json:"product,omitempty"`
 }
 
 // Cluster is what was under test.
@@ -140,6 +140,19 @@ type Counters struct {
 // Dropped is what the rig did not send, for either cause.
 func (c Counters) Dropped() int64 { return c.DroppedCap + c.DroppedNoLeader }
 
+// Plus adds two windows, or the same window of two lanes.
+func (c Counters) Plus(d Counters) Counters {
+	c.Offered += d.Offered
+	c.OK += d.OK
+	c.Failed += d.Failed
+	c.Unanswered += d.Unanswered
+	c.NoReply += d.NoReply
+	c.Lost += d.Lost
+	c.DroppedCap += d.DroppedCap
+	c.DroppedNoLeader += d.DroppedNoLeader
+	return c
+}
+
 // Balanced says whether every offered request is accounted for exactly once.
 func (c Counters) Balanced() bool {
 	return c.Offered == c.OK+c.Failed+c.Unanswered+c.Dropped() && c.Unanswered == c.NoReply+c.Lost
@@ -201,14 +214,17 @@ type Rig struct {
 	CPUShare        float64 `json:"cpu_share"`
 	// LaneCPUShare is the smallest share of wall time that a lane's thread
 	// spent on a CPU; with PACE=spin anything below 1 was taken from it.
-	LaneCPUShare  float64 `json:"lane_cpu_share"`
-	GCPauses      int     `json:"gc_pauses"`
-	GCPauseMaxUS  float64 `json:"gc_pause_max_us"`
-	Backpressure  int64   `json:"backpressure"`
-	OutOfRange    int64   `json:"out_of_range"`
-	Violations    int64   `json:"violations"`
-	Interrupted   bool    `json:"interrupted,omitempty"`
-	InterruptedAt float64 `json:"interrupted_at_s,omitempty"`
+	LaneCPUShare float64 `json:"lane_cpu_share"`
+	// RealTime says that the lanes' threads ran at real-time priority, which
+	// parked ones do where the user may.
+	RealTime       bool    `json:"real_time"`
+	GCPauses       int     `json:"gc_pauses"`
+	GCPauseMaxUS   float64 `json:"gc_pause_max_us"`
+	Backpressure   int64   `json:"backpressure"`
+	OutOfRange     int64   `json:"out_of_range"`
+	Violations     int64   `json:"violations"`
+	Interrupted    bool    `json:"interrupted,omitempty"`
+	InterruptedAtS float64 `json:"interrupted_at_s,omitempty"`
 }
 
 // Verdict is VALID, or INVALID with every reason.
