@@ -9,11 +9,16 @@ type Node interface {
 	// waiting for consensus. It may wait for room in the library's queue: that
 	// is the only back-pressure on a stream. Sink.Done ends each proposal
 	// exactly once, from any goroutine, also during Propose. The adapter may
-	// keep the commands; nobody writes to them again.
+	// keep the commands, to which nobody writes again, but not the batch: its
+	// slice is the gateway's when Propose returns. Every command is one that
+	// ServerOptions.Check took.
 	Propose(batch []Proposal, sink Sink)
 
 	// Leadership says who leads as far as this node knows. It is cheap: the
-	// gateway asks a hundred times a second.
+	// gateway asks every few milliseconds, and whenever it sends rejections. A
+	// node that rejects because it does not lead, or hands its office over, must
+	// not claim by then that it leads: its client takes the rejection of a
+	// leader as final, and waits for a leader after any other.
 	Leadership() Leadership
 
 	// Status describes the node; Applied, Count and Digest are of one moment.
