@@ -1,0 +1,70 @@
+# raftrig: load tests for Raft implementations. make help lists the verbs.
+
+PRODUCTS := hashiraft etcdraft dragonboat
+COMMIT := $(shell git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
+GO_BUILD := go build -trimpath -ldflags "-X raftrig/record.Commit=$(COMMIT)"
+# Tools of the checks, by exact version; go fetches and keeps them.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOTESTSUM := gotest.tools/gotestsum@v1.13.0
+BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test race lint bench table proto clean FORCE
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
+	@echo "  <product>.<verb>  a verb of a product, as in make hashiraft.start; the products: $(PRODUCTS)"
+	@echo "  make -C <product> help lists the verbs and the knobs"
+
+build: bin/fleet bin/record $(foreach p,$(PRODUCTS),$(p).build) ## build everything into bin/
+
+bin/fleet: FORCE | go
+	@$(GO_BUILD) -o $@ ./fleet/cmd/fleet
+bin/record: FORCE | go
+	@$(GO_BUILD) -o $@ ./loadgen/cmd/record
+bin/%-server: FORCE | go
+	@$(GO_BUILD) -o $@ ./$*/server
+bin/%-client: FORCE | go
+	@$(GO_BUILD) -o $@ ./$*/client
+
+.PHONY: go
+go:
+	@command -v go >/dev/null || { echo "make: go is not on the PATH: install Go 1.26 or newer" >&2; exit 1; }
+
+# make hashiraft.start and the like. Variables of the command line go along.
+PRODUCT_VERBS := $(foreach p,$(PRODUCTS),$(p).%)
+$(PRODUCT_VERBS): FORCE
+	@$(MAKE) --no-print-directory -C $(firstword $(subst ., ,$@)) $*
+
+demo: build ## a real cluster on this host: closed loop, open loop, verify, stop
+	@./demo.sh
+
+test: build lint ## every check: build, lint, tests with -race, real clusters
+	@./test.sh $(GOTESTSUM)
+
+lint: | go ## gofmt, vet, staticcheck
+	@unformatted=$$(gofmt -l .); \
+	  if [ -n "$$unformatted" ]; then echo "lint: run gofmt -w on: $$unformatted" >&2; exit 1; fi
+	@go vet ./...
+	@if go install -n $(STATICCHECK) >/dev/null 2>&1; then go run $(STATICCHECK) ./...; \
+	  else echo "SKIP staticcheck: its module cannot be fetched"; fi
+
+bench: build ## what the rig and its parts cost, beside what they are compared to
+	@./bench.sh $(BENCHSTAT)
+
+table: build ## all products side by side on this host, into README.md; RATE=1000
+	@./table.sh $(PRODUCTS)
+
+proto: ## generate gateway/gatewaypb again (needs protoc: Debian's protobuf-compiler)
+	@command -v protoc >/dev/null || { echo "make: protoc is not on the PATH: install protobuf-compiler" >&2; exit 1; }
+	@mkdir -p bin/protoc
+	@GOBIN=$(CURDIR)/bin/protoc go install google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
+	@GOBIN=$(CURDIR)/bin/protoc go install google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.2
+	@cd gateway/gatewaypb && PATH=$(CURDIR)/bin/protoc:$$PATH protoc --go_out=. --go_opt=paths=source_relative \
+	  --go-grpc_out=. --go-grpc_opt=paths=source_relative gateway.proto
+
+clean: ## stop every cluster and remove what was built and run; results stay
+	@for p in $(PRODUCTS); do $(MAKE) --no-print-directory -C $$p clean || exit 1; done
+	@rm -rf bin run
+
+FORCE:

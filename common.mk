@@ -1,0 +1,88 @@
+# The verbs that the products share. A product's Makefile sets its nouns and
+# then includes this file:
+#
+#   PRODUCT      its name: the folder, run/PRODUCT, results/PRODUCT
+#   SERVER_CMD   what bin/fleet starts on each node, with its placeholders
+#   CLIENT_FLAGS flags of the product's own, when it has some
+#   build        a rule that makes bin/PRODUCT-server and bin/PRODUCT-client
+#
+# The fleet is what ../.env says; without it, three nodes on this host.
+
+ROOT := $(abspath $(dir $(lastword $(MAKEFILE_LIST))))
+-include $(ROOT)/.env
+
+ifndef PRODUCT
+$(error PRODUCT is not set: run make in a product's folder, or make <product>.<verb> in the root)
+endif
+
+BIN := $(ROOT)/bin
+FLEET := $(BIN)/fleet
+FLEET_FLAGS = -product $(PRODUCT) $(if $(NODES),-nodes $(call quote,$(NODES)))
+CLIENT_BIN := $(BIN)/$(PRODUCT)-client
+SERVER_BIN := $(BIN)/$(PRODUCT)-server
+OUT ?= results/$(PRODUCT)
+TOPOLOGY ?= local
+
+# Paths in OUT, HDR_OUT and RECORD count from the root.
+#
+# quote makes one word of a value for the shell, whatever it holds.
+quote = '$(subst ','\'',$(1))'
+# flag,NAME,VARIABLE is -NAME and the variable's value, when it has one.
+flag = $(if $($(2)),-$(1) $(call quote,$($(2))))
+
+CLUSTER_FLAGS = -hosts "$$($(FLEET) hosts -private)" -topology $(call quote,$(TOPOLOGY)) $(CLIENT_FLAGS)
+RUN_FLAGS = -out $(call quote,$(OUT)) \
+	$(call flag,mode,MODE) $(call flag,threads,THREADS) $(call flag,rate,RATE) \
+	$(call flag,burst,BURST) $(call flag,arrival,ARRIVAL) $(call flag,max-inflight,MAX_INFLIGHT) \
+	$(call flag,warmup,WARMUP) $(call flag,measure,MEASURE) $(call flag,drain-timeout,DRAIN_TIMEOUT) \
+	$(call flag,pace,PACE) $(call flag,size,SIZE) $(call flag,lanes,LANES) $(call flag,seed,SEED) \
+	$(call flag,hdr-out,HDR_OUT) $(call flag,leader,LEADER) $(if $(DEGRADED),-degraded) $(FLAGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help build start stop restart status leader client verify transfer-leader signal logs clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  knobs of client: MODE=closed|open THREADS=100 RATE BURST=1 ARRIVAL=uniform|poisson MAX_INFLIGHT"
+	@echo "    WARMUP=10s MEASURE=30s DRAIN_TIMEOUT=5s PACE=spin|park SIZE=64 LANES=1 SEED LEADER=1 DEGRADED=1"
+	@echo "    HDR_OUT=PREFIX OUT=FOLDER FLAGS='-max-lag-p99 0.3 ...'"
+
+start: build ## start the nodes, and return when one leads
+	@$(FLEET) start $(FLEET_FLAGS) -- $(SERVER_CMD)
+	@$(FLEET) wait $(FLEET_FLAGS) -timeout 30s -- $(CLIENT_BIN) leader $(CLUSTER_FLAGS) -wait 10s
+
+stop: $(FLEET) ## stop the nodes; nothing stays
+	@$(FLEET) stop $(FLEET_FLAGS)
+
+restart: stop start ## stop and start
+
+status: build ## processes, and what each node says of itself
+	@$(FLEET) status $(FLEET_FLAGS)
+	@$(CLIENT_BIN) status $(CLUSTER_FLAGS)
+
+leader: build ## who leads
+	@$(CLIENT_BIN) leader $(CLUSTER_FLAGS)
+
+client: build ## run the load; the knobs are below
+	@cd $(ROOT) && $(CLIENT_BIN) $(CLUSTER_FLAGS) $(RUN_FLAGS)
+
+verify: build ## hold the newest run (or RECORD=FILE) against what the nodes applied
+	@cd $(ROOT) && $(CLIENT_BIN) verify $(CLUSTER_FLAGS) -out $(call quote,$(OUT)) $(call flag,record,RECORD)
+
+transfer-leader: build ## make node TO lead
+	@$(CLIENT_BIN) transfer $(CLUSTER_FLAGS) -to $(call quote,$(TO))
+
+signal: $(FLEET) ## send SIG (STOP, CONT, TERM, KILL) to NODES=1,3; all when not given
+	@$(FLEET) signal $(FLEET_FLAGS) $(call quote,$(SIG))
+
+logs: $(FLEET) ## the end of each node's log; N=20 lines
+	@$(FLEET) logs $(FLEET_FLAGS) $(call flag,n,N)
+
+clean: $(FLEET) ## stop the nodes and remove their run directory; results stay
+	@$(FLEET) stop -product $(PRODUCT)
+	@rm -rf $(ROOT)/run/$(PRODUCT)
+
+# go says itself what is up to date.
+.PHONY: go-fleet
+go-fleet $(FLEET):
+	@$(MAKE) --no-print-directory -s -C $(ROOT) bin/fleet
