@@ -9,7 +9,7 @@ GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test race lint bench table proto clean FORCE
+.PHONY: help build demo test lint bench table proto clean FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile

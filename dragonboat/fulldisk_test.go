@@ -1,7 +1,6 @@
 package dragonboat
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -40,24 +38,6 @@ func smallTmpfs(t *testing.T, bytes int) string {
 	return dir
 }
 
-// output collects what a process says.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
 // The leader's disk is full: it ends with one line, and what it acknowledged is
 // on the others.
 func TestFullDisk(t *testing.T) {
@@ -68,7 +48,7 @@ func TestFullDisk(t *testing.T) {
 	c.Start(1, flags)
 	c.Start(2, flags)
 
-	var stderr output
+	var stderr gatewaytest.Output
 	server := exec.Command(os.Args[0], c.Args(3, append(flags, "-data", filepath.Join(disk, "data"))...)...)
 	server.Env = append(os.Environ(), "RAFTRIG_TEST_SERVER=1", "RAFTRIG_TEST_DIE_WITH_STDIN=1")
 	server.Stderr = &stderr

@@ -26,8 +26,8 @@ func TestPeersDiffer(t *testing.T) {
 		}
 	}
 	others := map[int]string{1: peers[1], 2: peers[2], 3: peers[3], 4: "127.0.0.1:1"}
-	start := func(id int, peers map[int]string) (*Node, *output) {
-		var said output
+	start := func(id int, peers map[int]string) (*Node, *gatewaytest.Output) {
+		var said gatewaytest.Output
 		cfg := Config{Config: serve.Config{ID: id, Peers: peers, State: kv.New(), LogOutput: &said}}
 		cfg.MemoryDir = inMemory(t)
 		cfg.ElectionTimeout, cfg.HeartbeatInterval = 500*time.Millisecond, 50*time.Millisecond

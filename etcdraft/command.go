@@ -1,6 +1,7 @@
 package etcdraft
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -41,7 +42,7 @@ func (c *Config) check() error {
 	if c.ElectionTimeout < 50*time.Millisecond || c.ElectionTimeout > time.Minute {
 		return fmt.Errorf("-election %v: 50ms to 1m are allowed", c.ElectionTimeout)
 	}
-	set(&c.HeartbeatInterval, c.ElectionTimeout/ticksPerElection)
+	c.HeartbeatInterval = cmp.Or(c.HeartbeatInterval, c.ElectionTimeout/ticksPerElection)
 	if c.HeartbeatInterval < time.Millisecond || c.HeartbeatInterval > c.ElectionTimeout/2 {
 		return fmt.Errorf("-heartbeat %v: 1ms to half of -election are allowed", c.HeartbeatInterval)
 	}

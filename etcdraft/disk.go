@@ -295,30 +295,7 @@ func writeSnapshot(path string, index, term uint64, data []byte) error {
 	hash := xxhash.New()
 	hash.Write(head)
 	hash.Write(data)
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	for _, b := range [][]byte{head, data, binary.LittleEndian.AppendUint64(nil, hash.Sum64())} {
-		if err == nil {
-			_, err = f.Write(b)
-		}
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		os.Remove(f.Name()) // on a full disk the log needs the room
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return serve.WriteSynced(path, head, data, binary.LittleEndian.AppendUint64(nil, hash.Sum64()))
 }
 
 // readSnapshot is one of index 0 when there is no file.

@@ -2,6 +2,7 @@ package etcdraft
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,20 +57,13 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	set(&c.ElectionTimeout, DefaultElectionTimeout)
-	set(&c.HeartbeatInterval, c.ElectionTimeout/ticksPerElection)
-	set(&c.MaxInflight, DefaultMaxInflight)
-	set(&c.MaxBatch, DefaultMaxBatch)
-	set(&c.SnapshotThreshold, DefaultSnapshotThreshold)
-	set(&c.TrailingLogs, DefaultTrailingLogs)
+	c.ElectionTimeout = cmp.Or(c.ElectionTimeout, DefaultElectionTimeout)
+	c.HeartbeatInterval = cmp.Or(c.HeartbeatInterval, c.ElectionTimeout/ticksPerElection)
+	c.MaxInflight = cmp.Or(c.MaxInflight, DefaultMaxInflight)
+	c.MaxBatch = cmp.Or(c.MaxBatch, DefaultMaxBatch)
+	c.SnapshotThreshold = cmp.Or(c.SnapshotThreshold, DefaultSnapshotThreshold)
+	c.TrailingLogs = cmp.Or(c.TrailingLogs, DefaultTrailingLogs)
 	return c
-}
-
-func set[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 // closeTimeout bounds how long Close waits for proposals on their way. A leader

@@ -1,14 +1,12 @@
 package etcdraft
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -31,24 +29,6 @@ func await(t *testing.T, what string, f func() bool) {
 	}
 }
 
-// output is what a node says.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
 func peers(nodes int) map[int]string {
 	p := make(map[int]string)
 	prefix := fmt.Sprintf("127.%d.%d", 1+rand.IntN(250), rand.IntN(256))
@@ -58,9 +38,9 @@ func peers(nodes int) map[int]string {
 	return p
 }
 
-func startNode(t *testing.T, id int, peers map[int]string, set func(*Config)) (*Node, *output) {
+func startNode(t *testing.T, id int, peers map[int]string, set func(*Config)) (*Node, *gatewaytest.Output) {
 	t.Helper()
-	out := new(output)
+	out := new(gatewaytest.Output)
 	c := Config{Config: serve.Config{ID: id, Peers: peers, State: kv.New(), LogOutput: out},
 		ElectionTimeout: 300 * time.Millisecond, SnapshotThreshold: 300, TrailingLogs: 100}
 	if set != nil {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -48,20 +49,13 @@ type ServerOptions struct {
 }
 
 func (o ServerOptions) withDefaults() ServerOptions {
-	set(&o.MaxMessageBytes, 1<<20)
-	set(&o.MaxOutstanding, 1<<17)
-	set(&o.MaxOutstandingBytes, 64<<20)
-	set(&o.MaxStreams, 64)
-	set(&o.MaxConns, 256)
-	set(&o.LeadershipPoll, 5*time.Millisecond)
+	o.MaxMessageBytes = cmp.Or(o.MaxMessageBytes, 1<<20)
+	o.MaxOutstanding = cmp.Or(o.MaxOutstanding, 1<<17)
+	o.MaxOutstandingBytes = cmp.Or(o.MaxOutstandingBytes, 64<<20)
+	o.MaxStreams = cmp.Or(o.MaxStreams, 64)
+	o.MaxConns = cmp.Or(o.MaxConns, 256)
+	o.LeadershipPoll = cmp.Or(o.LeadershipPoll, 5*time.Millisecond)
 	return o
-}
-
-func set[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 const (

@@ -1,6 +1,7 @@
 package hashiraft
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,20 +56,13 @@ const (
 )
 
 func (c Config) withDefaults() Config {
-	set(&c.HeartbeatTimeout, DefaultHeartbeatTimeout)
-	set(&c.ElectionTimeout, c.HeartbeatTimeout)
-	set(&c.MaxAppendEntries, DefaultMaxAppendEntries)
-	set(&c.SnapshotInterval, DefaultSnapshotInterval)
-	set(&c.SnapshotThreshold, DefaultSnapshotThreshold)
-	set(&c.TrailingLogs, DefaultTrailingLogs)
+	c.HeartbeatTimeout = cmp.Or(c.HeartbeatTimeout, DefaultHeartbeatTimeout)
+	c.ElectionTimeout = cmp.Or(c.ElectionTimeout, c.HeartbeatTimeout)
+	c.MaxAppendEntries = cmp.Or(c.MaxAppendEntries, DefaultMaxAppendEntries)
+	c.SnapshotInterval = cmp.Or(c.SnapshotInterval, DefaultSnapshotInterval)
+	c.SnapshotThreshold = cmp.Or(c.SnapshotThreshold, DefaultSnapshotThreshold)
+	c.TrailingLogs = cmp.Or(c.TrailingLogs, DefaultTrailingLogs)
 	return c
-}
-
-func set[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
 }
 
 const (

@@ -128,11 +128,10 @@ func (c *silent) Close() error {
 	return nil
 }
 
-// Abort ends a drain that would last; what has no reply is unanswered, and no
-// bound is claimed that was not waited for.
-func TestAbort(t *testing.T) {
-	cfg := short(Closed, 1)
-	cfg.Warmup, cfg.Measure, cfg.DrainTimeout = 0, time.Hour, time.Hour
+// runSilent runs against a system that answers nothing, and ends the run as
+// soon as a request was sent.
+func runSilent(t *testing.T, cfg Config, end func(*Rig)) *Result {
+	t.Helper()
 	told := make(chan struct{}, 1)
 	rig, err := New(cfg, func(w Wiring) (Client, error) {
 		return &silent{null: null{w: w}, told: told}, nil
@@ -142,12 +141,21 @@ func TestAbort(t *testing.T) {
 	}
 	go func() {
 		<-told
-		rig.Abort()
+		end(rig)
 	}()
 	res, err := rig.Run()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return res
+}
+
+// Abort ends a drain that would last; what has no reply is unanswered, and no
+// bound is claimed that was not waited for.
+func TestAbort(t *testing.T) {
+	cfg := short(Closed, 1)
+	cfg.Warmup, cfg.Measure, cfg.DrainTimeout = 0, time.Hour, time.Hour
+	res := runSilent(t, cfg, (*Rig).Abort)
 	m := res.Run.Measured
 	if m.Offered == 0 || m.NoReply != m.Offered || !m.Balanced() || res.Run.Rig.Violations != 0 {
 		t.Errorf("%+v, violations %d", m, res.Run.Rig.Violations)
@@ -162,21 +170,7 @@ func TestAbort(t *testing.T) {
 func TestStopInWarmup(t *testing.T) {
 	cfg := short(Closed, 2)
 	cfg.Warmup, cfg.Measure, cfg.DrainTimeout = 500*time.Millisecond, time.Hour, 600*time.Millisecond
-	told := make(chan struct{}, 1)
-	rig, err := New(cfg, func(w Wiring) (Client, error) {
-		return &silent{null: null{w: w}, told: told}, nil
-	}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		<-told
-		rig.Stop()
-	}()
-	res, err := rig.Run()
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := runSilent(t, cfg, (*Rig).Stop)
 	run := res.Run
 	if run.MeasuredS != 0 || run.Measured.Offered != 0 || run.Warmup.NoReply != run.Warmup.Offered || !run.Rig.Interrupted {
 		t.Errorf("%+v", run)

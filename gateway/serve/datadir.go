@@ -101,18 +101,27 @@ func (i identity) claim(dir string) error {
 	if text, err = json.Marshal(i); err != nil {
 		return err
 	}
-	return writeSynced(path, text)
+	return WriteSynced(path, text, []byte{'\n'})
 }
 
-// writeSynced makes path appear with its whole content or not at all.
-func writeSynced(path string, text []byte) error {
-	f, err := os.Create(path + ".new")
+// WriteSynced makes path appear with its whole content, the parts one after the
+// other, or not at all. It is on the disk when WriteSynced returns. In between
+// the content lies in path.new, which a crash can leave there.
+func WriteSynced(path string, parts ...[]byte) error {
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(text, '\n'))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
+	for _, b := range parts {
+		if err == nil {
+			_, err = f.Write(b)
+		}
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		os.Remove(f.Name()) // a full disk needs the room
 		return err
 	}
 	if err := os.Rename(f.Name(), path); err != nil {

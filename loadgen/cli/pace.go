@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"raftrig/loadgen"
+	"raftrig/loadgen/report"
 	"raftrig/loadgen/sock"
 )
 
@@ -40,7 +41,11 @@ func place(want string, lanes int, hosts []string) *placing {
 			servers++
 		}
 	}
-	p := decide(want, lanes, cores, servers, busyCores(100*time.Millisecond))
+	busy := 0.0
+	if want != "park" { // which does not depend on it
+		busy = busyCores(100 * time.Millisecond)
+	}
+	p := decide(want, lanes, cores, servers, busy)
 	p.lanes = lanes
 	return p
 }
@@ -48,11 +53,11 @@ func place(want string, lanes int, hosts []string) *placing {
 func decide(want string, lanes int, cores []int, servers int, busy float64) *placing {
 	others := max(servers, int(busy+0.5))
 	spare := len(cores) - 1 - others - lanes
-	beside := fmt.Sprintf("%s here", plural(servers, "server"))
+	beside := fmt.Sprintf("%s here", report.Plural(servers, "server"))
 	if others > servers {
 		beside = fmt.Sprintf("%.1f of them busy", busy)
 	}
-	why := fmt.Sprintf("%s for %s, %s", plural(len(cores), "core"), plural(lanes, "lane"), beside)
+	why := fmt.Sprintf("%s for %s, %s", report.Plural(len(cores), "core"), report.Plural(lanes, "lane"), beside)
 	p := new(placing)
 	switch {
 	case want == "park":
@@ -187,11 +192,4 @@ func cpuTicks(stat string) (busy, total float64) {
 		}
 	}
 	return busy, total
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

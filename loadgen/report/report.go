@@ -19,7 +19,7 @@ func Target(k record.Knobs) string {
 	if k.Mode == "open" {
 		return fmt.Sprintf("%d/s", k.Rate)
 	}
-	return plural(k.Threads, "thread")
+	return Plural(k.Threads, "thread")
 }
 
 // LiveLine is the report of one second: completions, and the mean latency of
@@ -64,7 +64,7 @@ func Summary(out io.Writer, r *record.Run) error {
 	if c := cluster(r.Cluster); c != "" {
 		p("   %s", c)
 	}
-	p("\nwarm-up %g s, measured %s s, drained %.1f s   %s, %s", k.WarmupS, trim(r.MeasuredS), r.DrainedS, plural(k.Lanes, "lane"), k.Pace)
+	p("\nwarm-up %g s, measured %s s, drained %.1f s   %s, %s", k.WarmupS, trim(r.MeasuredS), r.DrainedS, Plural(k.Lanes, "lane"), k.Pace)
 	if k.PaceReason != "" {
 		p(" (%s)", k.PaceReason)
 	}
@@ -236,7 +236,8 @@ func hosts(nodes []record.Node) string {
 	return strings.Join(names, ", ")
 }
 
-func plural(n int, what string) string {
+// Plural counts things: "1 lane", "2 lanes".
+func Plural(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
