@@ -78,7 +78,8 @@ type Client struct {
 	w      loadgen.Wiring
 	poller *sock.Poller
 	peers  []peer
-	target *peer // whom the claim that counts names, once that node agrees; else nil
+	target *peer       // whom the claim that counts names, once that node agrees; else nil
+	told   leaderClaim // the last leader that Event was told of
 
 	slots     []slot
 	queue     []uint32 // slots to be sent again
@@ -459,6 +460,10 @@ func (c *Client) elect(now int64) {
 		p := &c.peers[best.leader-1]
 		if p.state == peerLive && p.err == nil && !p.h2.draining && p.claim.leader == best.leader && p.claim.term >= best.term {
 			c.target = p
+			if p.claim != c.told {
+				c.told = p.claim
+				c.w.Event(fmt.Sprintf("node %d leads, term %d", p.node, p.claim.term))
+			}
 		}
 	}
 	for i := range c.peers {
@@ -549,6 +554,7 @@ func (c *Client) reap() {
 			}
 			p.report = fmt.Errorf("node %d at %s: %w", p.node, p.addr, err)
 			p.reported, c.reports = true, true
+			c.w.Event(fmt.Sprintf("node %d at %s: %v; %d requests lost with it", p.node, p.addr, err, p.outstanding))
 		}
 		p.conn.Close()
 		p.state, p.err, p.claim = peerDown, nil, leaderClaim{}

@@ -194,7 +194,7 @@ func newClosedLoop(tb testing.TB, addr netip.AddrPort, outstanding int) *closedL
 		l.free = append(l.free, uint32(id))
 	}
 	var err error
-	l.c, err = NewClient(loadgen.Wiring{Slots: outstanding, Size: 64, Clock: l.clock,
+	l.c, err = NewClient(loadgen.Wiring{Slots: outstanding, Size: 64, Clock: l.clock, Event: func(string) {},
 		Complete: func(id uint32, o loadgen.Outcome, _ int64) {
 			l.free = append(l.free, id)
 			if o != loadgen.OK {

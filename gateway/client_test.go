@@ -274,7 +274,7 @@ func newClientRigAt(tb testing.TB, slots, size int, addrs []netip.AddrPort) *cli
 	r := &clientRig{tb: tb, clock: &leapClock{start: time.Now()}, outstanding: make([]bool, slots),
 		last: map[uint32]loadgen.Outcome{}}
 	var err error
-	r.c, err = NewClient(loadgen.Wiring{Lanes: 1, Slots: slots, Size: size, Clock: r.clock, Complete: r.complete}, addrs, DefaultKeys)
+	r.c, err = NewClient(loadgen.Wiring{Lanes: 1, Slots: slots, Size: size, Clock: r.clock, Complete: r.complete, Event: func(string) {}}, addrs, DefaultKeys)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -438,7 +438,7 @@ func TestClientCommands(t *testing.T) {
 	for lane := range 3 {
 		ended := 0
 		c, err := NewClient(loadgen.Wiring{Lane: lane, Lanes: 3, Slots: 1, Size: 8, Clock: clock,
-			Complete: func(uint32, loadgen.Outcome, int64) { ended++ }}, []netip.AddrPort{n.addr}, 7)
+			Complete: func(uint32, loadgen.Outcome, int64) { ended++ }, Event: func(string) {}}, []netip.AddrPort{n.addr}, 7)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -1201,7 +1201,7 @@ func TestSystem(t *testing.T) {
 
 	ended := 0
 	clock := &leapClock{start: time.Now()}
-	c, err := sys.Dial(loadgen.Wiring{Slots: 1, Size: 64, Clock: clock, Complete: func(uint32, loadgen.Outcome, int64) { ended++ }})
+	c, err := sys.Dial(loadgen.Wiring{Slots: 1, Size: 64, Clock: clock, Complete: func(uint32, loadgen.Outcome, int64) { ended++ }, Event: func(string) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"raftrig/gateway/gatewaypb"
 	"raftrig/loadgen"
+	"raftrig/loadgen/sock"
 )
 
 // DefaultKeys is how many different keys a client writes unless told
@@ -48,24 +49,17 @@ type System struct {
 // Open resolves the hosts, once: node i is hosts[i-1], its gateway at port. It
 // connects to none. keys is how many different keys the clients write.
 func Open(ctx context.Context, hosts []string, port int, keys uint64) (*System, error) {
-	if port < 1 || port > 65535 {
-		return nil, fmt.Errorf("-port %d: 1 to 65535 are possible", port)
-	}
 	if keys == 0 {
 		return nil, errors.New("-keys 0: at least 1 is needed")
 	}
 	if len(hosts) == 0 || len(hosts) > maxNodes {
 		return nil, fmt.Errorf("%d hosts: 1 to %d are possible", len(hosts), maxNodes)
 	}
-	s := &System{keys: keys}
-	for i, host := range hosts {
-		addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
-		if err != nil {
-			return nil, fmt.Errorf("node %d: %w", i+1, err)
-		}
-		s.addrs = append(s.addrs, netip.AddrPortFrom(addrs[0].Unmap(), uint16(port)))
+	addrs, err := sock.Resolve(ctx, hosts, port)
+	if err != nil {
+		return nil, err
 	}
-	return s, nil
+	return &System{addrs: addrs, keys: keys}, nil
 }
 
 // Dial implements loadgen.System.

@@ -54,6 +54,14 @@ type Wiring struct {
 	// nanoseconds of Clock. It is called from within Poll, Wait, Submit, Flush
 	// or Close, never from another goroutine.
 	Complete func(id uint32, outcome Outcome, at int64)
+	// Event notes for the record what happened to a connection or the leader:
+	// rare things, in a few words. It is called where Complete may be.
+	Event func(text string)
+	// Fail ends the run, which is then a failure: a reply was wrong, or what
+	// the client cannot do without is gone. The first error counts. It is
+	// called where Complete may be; the lane goes on to use the client until
+	// it calls Close.
+	Fail func(err error)
 }
 
 // Outcome is how a request ended, as far as the client can know.

@@ -3,6 +3,8 @@ package loadgen
 import (
 	"math"
 	"sync/atomic"
+
+	"raftrig/record"
 )
 
 const (
@@ -12,6 +14,8 @@ const (
 	spinMargin = int64(40e3)
 	// longestWait bounds a wait, so that a lane notices Stop.
 	longestWait = int64(100e6)
+	// maxEvents bounds what a lane's client notes.
+	maxEvents = 100
 	// never is a time that does not come.
 	never = int64(math.MaxInt64)
 )
@@ -35,8 +39,9 @@ const (
 // halt is how a run ends before its time. Both are times of the lanes' clock,
 // never until asked for.
 type halt struct {
-	stop  atomic.Int64 // nothing is sent from here on
-	abort atomic.Int64 // the drain ends here
+	stop  atomic.Int64          // nothing is sent from here on
+	abort atomic.Int64          // the drain ends here
+	fault atomic.Pointer[error] // why a client ended the run
 }
 
 func newHalt() *halt {
@@ -50,6 +55,7 @@ func newHalt() *halt {
 // goroutine, with one client.
 type lane struct {
 	cfg    Config
+	number int
 	clock  Clock
 	client Client
 	halt   *halt
@@ -62,6 +68,8 @@ type lane struct {
 	margin  int64 // a parked lane spins that long before an instant
 	opened  bool  // the measured window has opened
 	closing bool  // the drain has ended
+	out     int   // requests sent and not completed
+	heard   int64 // the last reply, or the send that broke an idle time
 
 	slots []slot
 	// free ids, last in first out: the slots used last are in the cache.
@@ -79,7 +87,7 @@ type lane struct {
 func newLane(cfg Config, number int, clock Clock, h *halt) *lane {
 	n := cfg.slots(number)
 	l := &lane{
-		cfg: cfg, clock: clock, halt: h, margin: spinMargin,
+		cfg: cfg, number: number, clock: clock, halt: h, margin: spinMargin,
 		rec:     newRecorder(cfg),
 		slots:   make([]slot, n),
 		free:    make([]uint32, 0, n),
@@ -98,6 +106,7 @@ func (l *lane) run(origin int64, number int) (drained int64) {
 	l.from = origin + l.cfg.Warmup.Nanoseconds()
 	l.to = l.from + l.cfg.Measure.Nanoseconds()
 	l.rollAt = origin + second
+	l.rec.events = nil // of the way to here
 	if l.cfg.Mode == Open {
 		l.open(newSchedule(l.cfg, number))
 	} else {
@@ -202,7 +211,12 @@ func (l *lane) submit(id uint32, now int64) bool {
 	due, w := s.due, s.window
 	// Before the call, for a client may complete the request within it.
 	s.sent, s.state = now, sent
+	if l.out == 0 {
+		l.heard = now
+	}
+	l.out++
 	if !l.client.Submit(id) {
+		l.out--
 		s.state = waiting
 		l.rec.backpressure++
 		return false
@@ -337,6 +351,9 @@ func (l *lane) drain() (took int64) {
 		l.rest(now, end)
 	}
 	took = now - begin
+	if l.out > 0 {
+		l.silent(now)
+	}
 	l.closing = true
 	_ = l.client.Close()
 	for id := range l.slots {
@@ -372,6 +389,7 @@ func (l *lane) completed(id uint32, outcome Outcome, at int64) {
 		l.rec.violations++
 		return
 	}
+	l.out--
 	s := &l.slots[id]
 	w := s.window
 	count := &l.rec.windows[w]
@@ -397,6 +415,7 @@ func (l *lane) completed(id uint32, outcome Outcome, at int64) {
 		}
 	}
 	if outcome == OK || outcome == Failed {
+		l.silent(at)
 		row.sum += latency
 		row.max = max(row.max, latency)
 		if w == measure {
@@ -413,6 +432,34 @@ func (l *lane) completed(id uint32, outcome Outcome, at int64) {
 		return
 	}
 	l.release(id)
+}
+
+// silent ends a stretch in which requests were outstanding and no reply came.
+func (l *lane) silent(at int64) {
+	if gap := at - l.heard; gap > l.rec.silence && at >= l.from {
+		l.rec.silence, l.rec.silentFrom = gap, l.heard-l.origin
+	}
+	l.heard = at
+}
+
+// event is the Wiring's Event.
+func (l *lane) event(text string) {
+	if len(l.rec.events) == maxEvents {
+		l.rec.eventsLeftOff++
+		return
+	}
+	l.rec.events = append(l.rec.events, record.Event{
+		AtS: float64(l.clock.Now()-l.origin) / 1e9, Lane: l.number, Text: text,
+	})
+}
+
+// fail is the Wiring's Fail.
+func (l *lane) fail(err error) {
+	if l.halt.fault.CompareAndSwap(nil, &err) {
+		now := l.clock.Now()
+		l.halt.stop.CompareAndSwap(never, now)
+		l.halt.abort.CompareAndSwap(never, now)
+	}
 }
 
 // fifo of ids with room for every slot.

@@ -1,6 +1,8 @@
 package loadgen
 
 import (
+	"cmp"
+	"slices"
 	"sync/atomic"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -44,9 +46,16 @@ type tally struct {
 
 	latencyMax, serviceMax, lagMax int64 // exact, of the measured window
 
+	// The longest time without a reply while requests were outstanding, and
+	// when it began, counted from the run's first instant.
+	silence, silentFrom int64
+
 	backpressure int64
 	outOfRange   int64
 	violations   int64
+
+	events        []record.Event // only ever appended to
+	eventsLeftOff int64
 }
 
 const (
@@ -248,7 +257,13 @@ func (c *collector) sum() tally {
 		t.backpressure += x.backpressure
 		t.outOfRange += x.outOfRange
 		t.violations += x.violations
+		if x.silence > t.silence {
+			t.silence, t.silentFrom = x.silence, x.silentFrom
+		}
+		t.events = append(t.events, x.events...)
+		t.eventsLeftOff += x.eventsLeftOff
 	}
+	slices.SortStableFunc(t.events, func(a, b record.Event) int { return cmp.Compare(a.AtS, b.AtS) })
 	return t
 }
 

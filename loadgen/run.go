@@ -118,7 +118,7 @@ func (r *Rig) Run() (*Result, error) {
 	for i, l := range r.lanes {
 		c, err := r.dial(Wiring{
 			Lane: i, Lanes: r.cfg.Lanes, Slots: len(l.slots), Size: r.cfg.Size,
-			Clock: l.clock, Complete: l.completed,
+			Clock: l.clock, Complete: l.completed, Event: l.event, Fail: l.fail,
 		})
 		if err != nil {
 			for _, l := range r.lanes[:i] {
@@ -278,9 +278,16 @@ func (r *Rig) prepare(i int, l *lane) error {
 	}
 	limit := l.clock.Now() + r.opt.ReadyTimeout.Nanoseconds()
 	for !l.client.Ready() {
+		if fault := r.halt.fault.Load(); fault != nil {
+			return *fault
+		}
 		now := l.clock.Now()
 		if now >= limit || now >= r.halt.stop.Load() {
-			return fmt.Errorf("%w within %v", ErrNoLeader, r.opt.ReadyTimeout)
+			err := fmt.Errorf("%w within %v", ErrNoLeader, r.opt.ReadyTimeout)
+			if n := len(l.rec.events); n > 0 {
+				err = fmt.Errorf("%w: %s", err, l.rec.events[n-1].Text)
+			}
+			return err
 		}
 		l.client.Wait(min(limit, now+longestWait))
 	}
@@ -361,6 +368,9 @@ func (r *Rig) sofar() *Result {
 		BacklogAtStart: t.backlog,
 		AckedTotal:     t.windows[warmup].OK + t.windows[measure].OK,
 		Series:         r.coll.rows,
+		Silence:        record.Silence{AtS: float64(t.silentFrom) / 1e9, S: float64(t.silence) / 1e9},
+		Events:         t.events,
+		EventsLeftOff:  t.eventsLeftOff,
 		Rig: record.Rig{
 			LaneCPUShare: 1, Backpressure: t.backpressure, OutOfRange: t.outOfRange, Violations: t.violations,
 		},
@@ -370,6 +380,9 @@ func (r *Rig) sofar() *Result {
 		run.Knobs.MaxInflight = c.MaxInflight
 	} else {
 		run.Knobs.Threads = c.Threads
+	}
+	if fault := r.halt.fault.Load(); fault != nil {
+		run.Rig.Fault = (*fault).Error()
 	}
 	if interrupted {
 		run.Rig.Interrupted = true

@@ -308,3 +308,33 @@ func TestDefaultMaxInflight(t *testing.T) {
 		}
 	}
 }
+
+// mourner knows no leader and says why, or ends the run before it begins.
+type mourner struct {
+	null
+	fault bool
+}
+
+func (c *mourner) Ready() bool { return false }
+func (c *mourner) Wait(int64) int {
+	if c.fault {
+		c.w.Fail(errors.New("the session limit is reached"))
+	}
+	c.w.Event("node 1: connection refused")
+	return 0
+}
+
+func TestNoLeaderSaysWhy(t *testing.T) {
+	for fault, want := range map[bool]string{
+		false: "no leader known within 10ms: node 1: connection refused",
+		true:  "the session limit is reached",
+	} {
+		rig, err := New(short(Open, 1), func(w Wiring) (Client, error) { return &mourner{null{w: w}, fault}, nil }, Options{ReadyTimeout: 10 * time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := rig.Run(); err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

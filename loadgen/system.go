@@ -13,6 +13,9 @@ type Product struct {
 	// MaxInflight lowers the default in-flight cap where the transport needs
 	// it; 0 leaves the rig's default.
 	MaxInflight int
+	// Size is the payload of a request in bytes where the product's protocol
+	// fixes it; 0 leaves it to -size.
+	Size int
 	// Flags registers the product's own flags; it may be nil.
 	Flags func(*flag.FlagSet)
 	// Open reaches the cluster at the given hosts (no ports; node i is

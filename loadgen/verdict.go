@@ -70,7 +70,9 @@ func Judge(run *record.Run, l Limits) record.Verdict {
 	if n := run.Rig.Violations; n > 0 {
 		fail("accounting", float64(n), 0, "BUG in the client: %d completions were doubled, missing, stamped before their send or of no request: run the conformance suite", n)
 	}
-	if run.Rig.Interrupted {
+	if run.Rig.Fault != "" {
+		fail("fault", run.Rig.InterruptedAtS, 0, "%s: the run ended there, after %.1f s, with %.1f s of %g s measured", run.Rig.Fault, run.Rig.InterruptedAtS, run.MeasuredS, run.Knobs.MeasureS)
+	} else if run.Rig.Interrupted {
 		fail("interrupted", run.Rig.InterruptedAtS, 0, "interrupted after %.1f s, with %.1f s of %g s measured: run it to the end",
 			run.Rig.InterruptedAtS, run.MeasuredS, run.Knobs.MeasureS)
 	}

@@ -50,6 +50,14 @@ type Run struct {
 	Little float64  `json:"little,omitempty"`
 	Rig    Rig      `json:"rig"`
 	Series []Second `json:"series"`
+	// Silence is the longest time in which requests were outstanding and none
+	// was answered: where a leader was lost, what that cost. With several lanes
+	// it is the longest of any lane.
+	Silence Silence `json:"silence"`
+	// Events are what the clients noted of connections and leaders, in order;
+	// EventsLeftOff counts what was too much.
+	Events        []Event `json:"events,omitempty"`
+	EventsLeftOff int64   `json:"events_left_off,omitempty"`
 	// Verdict is the rig's own judgement.
 	Verdict Verdict `json:"verdict"`
 }
@@ -206,6 +214,21 @@ type Second struct {
 	InFlight int64   `json:"in_flight"`
 }
 
+// Silence is a stretch of time without a reply.
+type Silence struct {
+	// AtS is when it began, in seconds from the run's first instant.
+	AtS float64 `json:"at_s"`
+	S   float64 `json:"s"`
+}
+
+// Event is something that a lane's client noted.
+type Event struct {
+	// AtS is when, in seconds from the run's first instant.
+	AtS  float64 `json:"at_s"`
+	Lane int     `json:"lane"`
+	Text string  `json:"text"`
+}
+
 // Rig is what the rig measured of itself.
 type Rig struct {
 	// CPUUSPerRequest is the CPU time of the client process over the measured
@@ -225,6 +248,9 @@ type Rig struct {
 	Violations     int64   `json:"violations"`
 	Interrupted    bool    `json:"interrupted,omitempty"`
 	InterruptedAtS float64 `json:"interrupted_at_s,omitempty"`
+	// Fault is why a client ended the run: a wrong reply, or the loss of what
+	// it cannot do without.
+	Fault string `json:"fault,omitempty"`
 }
 
 // Verdict is VALID, or INVALID with every reason.
@@ -238,7 +264,7 @@ type Verdict struct {
 // Reason is one cause of an INVALID verdict.
 type Reason struct {
 	// Code names the check: achieved, dropped, lag, little, errors,
-	// unanswered, leader, spare-core, gc, interrupted, accounting.
+	// unanswered, leader, spare-core, gc, interrupted, fault, accounting.
 	Code string `json:"code"`
 	// Text is the line printed: the figure, its limit, and what to do.
 	Text  string  `json:"text"`

@@ -69,7 +69,11 @@ func sampleRun(t testing.TB) *Run {
 		Rig: Rig{
 			CPUUSPerRequest: 4.5, CPUShare: 0.2, LaneCPUShare: 0.99, RealTime: true, GCPauses: 1, GCPauseMaxUS: 20, Backpressure: 3,
 			OutOfRange: 1, Violations: 1, Interrupted: true, InterruptedAtS: 2,
+			Fault: "the media driver is gone",
 		},
+		Silence:       Silence{AtS: 1.25, S: 0.5},
+		Events:        []Event{{AtS: 1.75, Lane: 1, Text: "node 2 leads, term 5"}},
+		EventsLeftOff: 1,
 		Series: []Second{
 			{Second: 0, Phase: "warmup", Offered: 1000, Sent: 1000, OK: 990, MeanUS: 301.5, MaxUS: 900, LagMaxUS: 30, InFlight: 10},
 			{Second: 1, Phase: "measure", Offered: 1000, Sent: 998, OK: 1000, Failed: 1, Lost: 1, Dropped: 2, MeanUS: 300, MaxUS: 950, LagMaxUS: 31, InFlight: 6},

@@ -188,7 +188,7 @@ func (c *Cluster) newLane(outstanding int) *lane {
 		l.free = append(l.free, uint32(id))
 	}
 	var err error
-	l.client, err = c.System().Dial(loadgen.Wiring{Lanes: 1, Slots: outstanding, Size: benchSize, Clock: l, Complete: l.complete})
+	l.client, err = c.System().Dial(loadgen.Wiring{Lanes: 1, Slots: outstanding, Size: benchSize, Clock: l, Complete: l.complete, Event: func(string) {}})
 	if err != nil {
 		c.tb.Fatal(err)
 	}

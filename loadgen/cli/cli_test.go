@@ -63,6 +63,7 @@ func product() loadgen.Product {
 			fs.BoolVar(&f.differs, "differs", false, "node 3 has another digest")
 			fs.IntVar(&f.applied, "applied", 0, "applied requests")
 			fs.BoolVar(&f.mute, "mute", false, "no request is answered")
+			fs.BoolVar(&f.breaks, "breaks", false, "the first reply is wrong")
 		},
 		Open: func(_ context.Context, hosts []string) (loadgen.System, error) {
 			f.hosts, f.lead = hosts, 2
@@ -77,7 +78,8 @@ func product() loadgen.Product {
 type faults struct {
 	down, stuck, applied, lead int
 	leaderless, flips          bool
-	forgets, differs, mute     bool
+	forgets, differs           bool
+	mute, breaks               bool
 	hosts                      []string
 	term                       uint64
 }
@@ -116,14 +118,15 @@ func (f *faults) TransferLeader(_ context.Context, node int) error {
 func (f *faults) Close() error { return nil }
 
 func (f *faults) Dial(w loadgen.Wiring) (loadgen.Client, error) {
-	return &echo{w: w, mute: f.mute}, nil
+	return &echo{w: w, mute: f.mute, breaks: f.breaks}, nil
 }
 
 // echo answers a request 2 ms after it was sent.
 type echo struct {
 	w    loadgen.Wiring
 	sent []sent
-	mute bool
+
+	mute, breaks bool
 }
 
 type sent struct {
@@ -144,6 +147,10 @@ func (c *echo) Poll() (n int) {
 	for len(c.sent) > 0 && !c.mute && c.sent[0].at+delay <= now {
 		id := c.sent[0].id
 		c.sent = c.sent[1:]
+		if c.breaks {
+			c.w.Event("a wrong reply")
+			c.w.Fail(errors.New("the reply to request 7 is of another request"))
+		}
 		c.w.Complete(id, loadgen.OK, now)
 		n++
 	}

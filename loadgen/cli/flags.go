@@ -89,6 +89,12 @@ func (k *knobs) resolve(f *flag.FlagSet, p loadgen.Product) error {
 		// Every lane has to hold a burst.
 		k.MaxInflight = max(k.MaxInflight, min(k.Burst*max(k.Lanes, 1), loadgen.MaxSlots))
 	}
+	if p.Size > 0 {
+		if set["size"] && k.Size != p.Size {
+			return loadgen.Usagef("-size %d: a request of %s has %d bytes, which its protocol fixes", k.Size, p.Name, p.Size)
+		}
+		k.Size = p.Size
+	}
 	if k.leader < 0 {
 		return loadgen.Usagef("-leader %d: want a node's number, or 0", k.leader)
 	}

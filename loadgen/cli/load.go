@@ -146,6 +146,9 @@ func (c *command) load(ctx context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("the summary could not be printed: %w; the record is %s", err, where)
 	}
+	if run.Rig.Fault != "" {
+		return errors.New(run.Rig.Fault)
+	}
 	if !run.Verdict.Valid {
 		return errInvalid
 	}

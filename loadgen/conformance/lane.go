@@ -108,6 +108,8 @@ func start(target *Target, size int, script func(*lane)) (*lane, error) {
 	}
 	client, err := target.Dial(loadgen.Wiring{
 		Lanes: 1, Slots: target.Slots, Size: size, Clock: l.clock, Complete: l.complete,
+		Event: func(string) {},
+		Fail:  func(err error) { l.fault("%s: the client ended the run: %v", l.now, err) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("no client from Dial: %w", err)

@@ -44,6 +44,9 @@ func LiveLine(product string, k record.Knobs, s record.Second) string {
 	return b.String()
 }
 
+// minSilence in seconds: a shorter one is what the maximum of the latency tells.
+const minSilence = 0.2
+
 // columns of the table of percentiles.
 var columns = []float64{50, 90, 99, 99.9, 99.99}
 
@@ -152,6 +155,19 @@ func Summary(out io.Writer, r *record.Run) error {
 	}
 	if n := r.Rig.OutOfRange; n > 0 {
 		p("  %d values lay beyond the histogram's range and count at its end\n", n)
+	}
+	if s := r.Silence; s.S >= minSilence {
+		p("  no reply for %s s from second %s on, with requests outstanding\n", trim(s.S), trim(s.AtS))
+	}
+	for _, e := range r.Events {
+		p("  second %s: %s", trim(e.AtS), e.Text)
+		if k.Lanes > 1 {
+			p(" (lane %d)", e.Lane)
+		}
+		p("\n")
+	}
+	if n := r.EventsLeftOff; n > 0 {
+		p("  and %d events more\n", n)
 	}
 	p("\n")
 	verdict(w, r.Verdict)

@@ -6,6 +6,7 @@ package sim
 
 import (
 	"container/heap"
+	"errors"
 
 	"raftrig/loadgen"
 )
@@ -42,12 +43,22 @@ type Script struct {
 	Outcome func(n int) loadgen.Outcome
 	// Lost says that request n is never answered.
 	Lost func(n int) bool
+	// Fault: the client ends the run then, when it is not 0.
+	Fault int64
+	// Events: what the client notes, and when.
+	Events []Event
 	// RigStalls: the rig itself stands still; its clock jumps over them.
 	RigStalls []Span
 	// Tick is how far the clock moves each time it is read: what a reading
 	// costs. 0 is allowed with PACE=park only, for a spinning lane reads the
 	// clock until it is time.
 	Tick int64
+}
+
+// Event is something that the client notes, at a virtual time.
+type Event struct {
+	At   int64
+	Text string
 }
 
 // System runs a script. Each lane has a clock and a client of its own.
@@ -68,7 +79,7 @@ func (s *System) Clock(lane int) loadgen.Clock {
 
 // Dial the client of one lane.
 func (s *System) Dial(w loadgen.Wiring) (loadgen.Client, error) {
-	return &client{script: s.script, w: w, clock: s.clocks[w.Lane]}, nil
+	return &client{script: s.script, w: w, clock: s.clocks[w.Lane], events: s.script.Events}, nil
 }
 
 type clock struct {
@@ -100,6 +111,7 @@ type client struct {
 	busy    int64 // the server is, until then
 	replies replies
 	lost    []uint32
+	events  []Event // still to come
 }
 
 func (c *client) Ready() bool {
@@ -145,6 +157,13 @@ func (c *client) Flush() error { return nil }
 
 // Poll delivers what is due.
 func (c *client) Poll() int {
+	for len(c.events) > 0 && c.clock.now >= c.events[0].At {
+		c.w.Event(c.events[0].Text)
+		c.events = c.events[1:]
+	}
+	if c.script.Fault > 0 && c.clock.now >= c.script.Fault {
+		c.w.Fail(errors.New("the reply to request 7 is of another request"))
+	}
 	n := 0
 	for len(c.replies) > 0 && c.replies[0].due <= c.clock.now {
 		r := heap.Pop(&c.replies).(reply)

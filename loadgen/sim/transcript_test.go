@@ -123,6 +123,11 @@ func TestOpenStall(t *testing.T) {
 	if o.Latency.MaxUS < 500e3 {
 		t.Errorf("maximum %.0f us does not cover the stall", o.Latency.MaxUS)
 	}
+	// The last reply before the stall is of the request at 5.999 s, at 6 s, the
+	// first after it at 6.5.
+	if q := o.Silence; math.Abs(q.S-0.5) > 0.002 || math.Abs(q.AtS-6) > 0.002 {
+		t.Errorf("silence %+v, want 0.5 s from second 6 on", q)
+	}
 	if p := at(t, o.Latency, 99); !near(p.US, 401e3) {
 		t.Errorf("p99 %.0f us, want 401000", p.US)
 	}
@@ -320,6 +325,34 @@ func TestErrors(t *testing.T) {
 	}
 	if o.Verdict.Valid {
 		t.Error("2 % of errors are VALID")
+	}
+}
+
+// A lane that sends ten requests a second is idle in between, not silent.
+func TestIdleIsNotSilent(t *testing.T) {
+	cfg := base(loadgen.Open)
+	cfg.Rate = 10
+	o := play(t, "idle", cfg, sim.Script{Latency: always(ms)})
+	if q := o.Silence; q.S > 0.0011 {
+		t.Errorf("silence %+v, want a request's latency", q)
+	}
+}
+
+// A client that finds a fault ends the run at once; what was measured until
+// then is kept, and the run is a failure.
+func TestFault(t *testing.T) {
+	o := play(t, "fault", base(loadgen.Open), sim.Script{
+		Latency: always(ms), Fault: 5 * s,
+		Events: []sim.Event{{At: 3 * s, Text: "node 2 leads, term 5"}},
+	})
+	if o.Rig.Fault == "" || o.Verdict.Valid || o.Verdict.Reasons[0].Code != "fault" {
+		t.Errorf("fault %q, %+v", o.Rig.Fault, o.Verdict)
+	}
+	if m := o.Measured; m.OK < 2998 || m.OK > 3000 {
+		t.Errorf("%+v, want the 3000 requests of 3 s", m)
+	}
+	if len(o.Events) != 1 || o.Events[0].AtS != 3 {
+		t.Errorf("events %+v", o.Events)
 	}
 }
 
