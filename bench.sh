@@ -20,6 +20,7 @@ bench() {
 bench "a lane with a client that costs nothing, beside the least it could do" -bench 'Lane|Floor' -benchmem ./loadgen
 bench "how late a lane sends, and what waiting costs it" -bench Pace -benchtime 3x ./loadgen
 bench "the gateway's client, beside a bare socket and grpc-go's client, against one server" -bench 'Client/' -benchtime 200000x ./gateway
+bench "braft's client, beside a bare socket" -bench 'Client/' -benchtime 200000x ./braft
 # These go in rounds of their own, and take the medians themselves.
 count=1
 for product in hashiraft etcdraft dragonboat; do

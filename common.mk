@@ -4,7 +4,11 @@
 #   PRODUCT      its name: the folder, run/PRODUCT, results/PRODUCT
 #   SERVER_CMD   what bin/fleet starts on each node, with its placeholders
 #   CLIENT_FLAGS flags of the product's own, when it has some
-#   build        a rule that makes bin/PRODUCT-server and bin/PRODUCT-client
+#   server       a rule that builds the server alone
+#   MISSING      what this host lacks to build the server, in a line; empty when nothing
+#   PROGRAMS     Go programs of the product beside bin/PRODUCT-client
+#   check        a rule that runs the server's own tests, when it has some
+#   FORM         a verb that makes one cluster of nodes that have been started, when it takes one
 #
 # The fleet is what ../.env says; without it, three nodes on this host.
 
@@ -39,7 +43,8 @@ RUN_FLAGS = -out $(call quote,$(OUT)) \
 	$(call flag,hdr-out,HDR_OUT) $(call flag,leader,LEADER) $(if $(DEGRADED),-degraded) $(FLAGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help build start stop restart status leader client verify transfer-leader signal logs clean
+.PHONY: help build buildable programs server missing lacking check start up stop restart \
+	status leader client verify transfer-leader signal logs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,9 +52,29 @@ help: ## this list
 	@echo "    WARMUP=10s MEASURE=30s DRAIN_TIMEOUT=5s PACE=spin|park SIZE=64 LANES=1 SEED LEADER=1 DEGRADED=1"
 	@echo "    HDR_OUT=PREFIX OUT=FOLDER FLAGS='-max-lag-p99 0.3 ...'"
 
+build: programs server ## build server and client
+
+programs:
+	@$(MAKE) --no-print-directory -s -C $(ROOT) bin/fleet bin/$(PRODUCT)-client $(PROGRAMS)
+
+# What the host lacks stops a build here, and is a line in the root's.
+server: | lacking
+lacking:
+	@$(if $(MISSING),echo "make: no $(PRODUCT) server: $(MISSING)" >&2; exit 1)
+buildable: programs $(if $(MISSING),,server)
+	@$(if $(MISSING),echo "SKIP the $(PRODUCT) server: $(MISSING)")
+missing:
+	@$(if $(MISSING),echo "no $(PRODUCT) server: $(MISSING)")
+check:
+
+up: ## start, and what else a cluster needs before its first client
+	@$(MAKE) --no-print-directory start
+	@$(if $(FORM),$(MAKE) --no-print-directory $(FORM))
+
 start: build ## start the nodes, and return when one leads
 	@$(FLEET) start $(FLEET_FLAGS) -- $(SERVER_CMD)
-	@$(FLEET) wait $(FLEET_FLAGS) -timeout 30s -- $(CLIENT_BIN) leader $(CLUSTER_FLAGS) -wait 10s
+	@$(if $(FORM),echo "the nodes are not a cluster yet: make -C $(PRODUCT) $(FORM)",\
+	  $(FLEET) wait $(FLEET_FLAGS) -timeout 60s -- $(CLIENT_BIN) leader $(CLUSTER_FLAGS) -wait 10s)
 
 stop: $(FLEET) ## stop the nodes; nothing stays
 	@$(FLEET) stop $(FLEET_FLAGS)

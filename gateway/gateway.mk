@@ -11,5 +11,5 @@ SERVER_CMD = $(SERVER_BIN) -id {id} -addr {addr} -port $(PORT) -raft-port $(RAFT
 
 include $(dir $(lastword $(MAKEFILE_LIST)))../common.mk
 
-build: ## build server and client
-	@$(MAKE) --no-print-directory -s -C $(ROOT) bin/fleet bin/$(PRODUCT)-server bin/$(PRODUCT)-client
+server:
+	@$(MAKE) --no-print-directory -s -C $(ROOT) bin/$(PRODUCT)-server

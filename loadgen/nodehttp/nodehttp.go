@@ -49,7 +49,8 @@ func Get(ctx context.Context, addr netip.AddrPort, path string, v any) error {
 	return do(ctx, http.MethodGet, addr, path, nil, v)
 }
 
-// Post sends body as JSON to http://addr/path and decodes the answer into v.
+// Post sends body as JSON to http://addr/path and decodes the answer into v;
+// with a nil v, whatever it is will do.
 func Post(ctx context.Context, addr netip.AddrPort, path string, body, v any) error {
 	b, err := json.Marshal(body)
 	if err != nil {
@@ -81,6 +82,9 @@ func do(ctx context.Context, method string, addr netip.AddrPort, path string, bo
 	if resp.StatusCode != http.StatusOK {
 		line, _, _ := strings.Cut(string(b), "\n")
 		return &StatusError{resp.StatusCode, line[:min(len(line), 200)]}
+	}
+	if v == nil {
+		return nil
 	}
 	if err := json.Unmarshal(b, v); err != nil {
 		return fmt.Errorf("its answer is not what a node of this product says: %w", err)

@@ -95,6 +95,9 @@ func TestPostTellsTheStatus(t *testing.T) {
 	if err := nodehttp.Post(context.Background(), addr, "/init", []any{2, "a"}, &v); err != nil || v.Ok != 5 || body != `[2,"a"]` {
 		t.Errorf("%v, %+v, body %s", err, v, body)
 	}
+	if err := nodehttp.Post(context.Background(), addr, "/init", 1, nil); err != nil {
+		t.Errorf("an answer that nobody wants: %v", err)
+	}
 	var status *nodehttp.StatusError
 	if err := nodehttp.Post(context.Background(), addr, "/other", 1, &v); !errors.As(err, &status) || status.Code != 404 || status.Text != "no such route" {
 		t.Errorf("%v", err)
