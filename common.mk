@@ -42,9 +42,16 @@ RUN_FLAGS = -out $(call quote,$(OUT)) \
 	$(call flag,pace,PACE) $(call flag,size,SIZE) $(call flag,lanes,LANES) $(call flag,seed,SEED) \
 	$(call flag,hdr-out,HDR_OUT) $(call flag,leader,LEADER) $(if $(DEGRADED),-degraded) $(FLAGS)
 
+# Sweeps run the verbs below; the knobs go on to each of their runs. A product
+# adds its own in KNOBS.
+SWEEP := $(BIN)/sweep
+RUN_SWEEP = cd $(ROOT) && $(SWEEP)
+SWEEP_FLAGS = -product $(PRODUCT) -out $(call quote,$(OUT)) $(call flag,pause,PAUSE) $(call flag,settle,SETTLE)
+SWEEP_KNOBS = $(foreach v,BURST ARRIVAL MAX_INFLIGHT WARMUP MEASURE DRAIN_TIMEOUT PACE SIZE LANES LEADER DEGRADED KEYS FLAGS $(KNOBS),$(if $($(v)),$(call quote,$(v)=$($(v)))))
+
 .DEFAULT_GOAL := help
 .PHONY: help build buildable programs server missing lacking check start up stop restart \
-	status leader client verify transfer-leader signal logs clean
+	status leader client verify sweep edge agree stall transfer-leader signal logs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,9 +88,9 @@ stop: $(FLEET) ## stop the nodes; nothing stays
 
 restart: stop start ## stop and start
 
-status: build ## processes, and what each node says of itself
-	@$(FLEET) status $(FLEET_FLAGS)
-	@$(CLIENT_BIN) status $(CLUSTER_FLAGS)
+status: build ## processes, and what each node says of itself; JSON=1 only the latter
+	@$(if $(JSON),,$(FLEET) status $(FLEET_FLAGS))
+	@$(CLIENT_BIN) status $(CLUSTER_FLAGS) $(if $(JSON),-json)
 
 leader: build ## who leads
 	@$(CLIENT_BIN) leader $(CLUSTER_FLAGS)
@@ -93,6 +100,20 @@ client: build ## run the load; the knobs are below
 
 verify: build ## hold the newest run (or RECORD=FILE) against what the nodes applied
 	@cd $(ROOT) && $(CLIENT_BIN) verify $(CLUSTER_FLAGS) -out $(call quote,$(OUT)) $(call flag,record,RECORD)
+
+sweep: build $(SWEEP) ## a ladder: RATES=10k,25k REPEATS=3 NAME=sweep, and knobs of client; goes on where it was left
+	@$(RUN_SWEEP) run $(SWEEP_FLAGS) $(call flag,name,NAME) $(call flag,rates,RATES) \
+	  $(call flag,repeats,REPEATS) $(call flag,seed,SEED) -- $(SWEEP_KNOBS)
+
+edge: build $(SWEEP) ## find the edge of the comfort zone in few runs: START=10k MAX_RATE=1M RESOLUTION=0.05 REPEATS=2 RUNS=10
+	@$(RUN_SWEEP) edge $(SWEEP_FLAGS) $(call flag,start,START) $(call flag,max,MAX_RATE) \
+	  $(call flag,resolution,RESOLUTION) $(call flag,repeats,REPEATS) $(call flag,runs,RUNS) -- $(SWEEP_KNOBS)
+
+agree: build $(SWEEP) ## closed at THREADS=28, then open at the rate it reached: the same median?
+	@$(RUN_SWEEP) agree $(SWEEP_FLAGS) $(call flag,threads,THREADS) -- $(SWEEP_KNOBS)
+
+stall: build $(SWEEP) ## stop the leader for MS=500 in mid-run, open at RATE=1000, then closed
+	@$(RUN_SWEEP) stall $(SWEEP_FLAGS) $(call flag,ms,MS) $(call flag,rate,RATE) $(call flag,threads,THREADS) -- $(SWEEP_KNOBS)
 
 transfer-leader: build ## make node TO lead
 	@$(CLIENT_BIN) transfer $(CLUSTER_FLAGS) -to $(call quote,$(TO))
@@ -111,3 +132,6 @@ clean: $(FLEET) ## stop the nodes and remove their run directory; results stay
 .PHONY: go-fleet
 go-fleet $(FLEET):
 	@$(MAKE) --no-print-directory -s -C $(ROOT) bin/fleet
+.PHONY: $(SWEEP)
+$(SWEEP):
+	@$(MAKE) --no-print-directory -s -C $(ROOT) bin/sweep
