@@ -1,6 +1,11 @@
 # raftrig: load tests for Raft implementations. make help lists the verbs.
 
-PRODUCTS := hashiraft etcdraft dragonboat
+# Those behind the gateway have their servers in Go, the others in the product's
+# own language.
+GATEWAY := hashiraft etcdraft dragonboat
+NATIVE := braft openraft aeron
+PRODUCTS := $(GATEWAY) $(NATIVE)
+-include .env
 COMMIT := $(shell git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
 GO_BUILD := go build -trimpath -ldflags "-X raftrig/record.Commit=$(COMMIT)"
 # Tools of the checks, by exact version; go fetches and keeps them.
@@ -9,20 +14,24 @@ GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint bench table proto clean FORCE
+.PHONY: help build demo test lint bench table proto clean env destroy node-rtt partition heal FORCE
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
 	@echo "  <product>.<verb>  a verb of a product, as in make hashiraft.start; the products: $(PRODUCTS)"
 	@echo "  make -C <product> help lists the verbs and the knobs"
 
-build: bin/fleet bin/record $(foreach p,$(PRODUCTS),$(p).build) ## build everything into bin/
+build: bin/fleet bin/record bin/sweep $(foreach p,$(PRODUCTS),$(p).buildable) ## build everything that this host can build into bin/
 
 bin/fleet: FORCE | go
 	@$(GO_BUILD) -o $@ ./fleet/cmd/fleet
 bin/record: FORCE | go
 	@$(GO_BUILD) -o $@ ./loadgen/cmd/record
-bin/%-server: FORCE | go
+bin/sweep: FORCE | go
+	@$(GO_BUILD) -o $@ ./sweep/cmd/sweep
+bin/aeron-model: FORCE | go
+	@$(GO_BUILD) -o $@ ./aeron/cmd/aeron-model
+$(GATEWAY:%=bin/%-server): bin/%-server: FORCE | go
 	@$(GO_BUILD) -o $@ ./$*/server
 bin/%-client: FORCE | go
 	@$(GO_BUILD) -o $@ ./$*/client
@@ -36,11 +45,25 @@ PRODUCT_VERBS := $(foreach p,$(PRODUCTS),$(p).%)
 $(PRODUCT_VERBS): FORCE
 	@$(MAKE) --no-print-directory -C $(firstword $(subst ., ,$@)) $*
 
+# The fleet at home. deploy/ has those on EC2.
+ifneq ($(filter netns,$(TOPOLOGY)),)
+env: bin/fleet ## TOPOLOGY=netns RTT=390us: network namespaces on this host, and .env for them
+	@bin/fleet netns up $(if $(RTT),-rtt $(RTT))
+destroy: bin/fleet ## remove them and .env
+	@bin/fleet netns down
+endif
+node-rtt: bin/fleet ## round trips between the nodes, into .env
+	@bin/fleet rtt -save
+partition: bin/fleet ## TOPOLOGY=netns: cut NODE=2 off
+	@bin/fleet partition -nodes '$(NODE)'
+heal: bin/fleet ## join NODE=2 again; all when not given
+	@bin/fleet heal $(if $(NODE),-nodes '$(NODE)')
+
 demo: build ## a real cluster on this host: closed loop, open loop, verify, stop
 	@./demo.sh
 
 test: build lint ## every check: build, lint, tests with -race, real clusters
-	@./test.sh $(GOTESTSUM)
+	@./test.sh $(GOTESTSUM) $(NATIVE)
 
 lint: | go ## gofmt, vet, staticcheck
 	@unformatted=$$(gofmt -l .); \

@@ -8,6 +8,8 @@
 #   MISSING      what this host lacks to build the server, in a line; empty when nothing
 #   PROGRAMS     Go programs of the product beside bin/PRODUCT-client
 #   check        a rule that runs the server's own tests, when it has some
+#   SERVER_FILES what a node needs of the root's files; bin/PRODUCT-server when not set
+#   CLIENT_FILES the same for the client's host; bin/PRODUCT-client when not set
 #   FORM         a verb that makes one cluster of nodes that have been started, when it takes one
 #
 # The fleet is what ../.env says; without it, three nodes on this host.
@@ -24,8 +26,9 @@ FLEET := $(BIN)/fleet
 FLEET_FLAGS = -product $(PRODUCT) $(if $(NODES),-nodes $(call quote,$(NODES)))
 CLIENT_BIN := $(BIN)/$(PRODUCT)-client
 SERVER_BIN := $(BIN)/$(PRODUCT)-server
+SERVER_FILES ?= $(SERVER_BIN)
+CLIENT_FILES ?= $(CLIENT_BIN)
 OUT ?= results/$(PRODUCT)
-TOPOLOGY ?= local
 
 # Paths in OUT, HDR_OUT and RECORD count from the root.
 #
@@ -34,7 +37,9 @@ quote = '$(subst ','\'',$(1))'
 # flag,NAME,VARIABLE is -NAME and the variable's value, when it has one.
 flag = $(if $($(2)),-$(1) $(call quote,$($(2))))
 
-CLUSTER_FLAGS = -hosts "$$($(FLEET) hosts -private)" -topology $(call quote,$(TOPOLOGY)) $(CLIENT_FLAGS)
+# What runs on the client's host, wherever that is; fleet fills in the braces.
+CLUSTER_FLAGS = -hosts {peers} -topology {topology} -zones {zones} -rtt {rtt} $(CLIENT_FLAGS)
+CLIENT = $(FLEET) client $(1) -- $(CLIENT_BIN)
 RUN_FLAGS = -out $(call quote,$(OUT)) \
 	$(call flag,mode,MODE) $(call flag,threads,THREADS) $(call flag,rate,RATE) \
 	$(call flag,burst,BURST) $(call flag,arrival,ARRIVAL) $(call flag,max-inflight,MAX_INFLIGHT) \
@@ -51,7 +56,7 @@ SWEEP_KNOBS = $(foreach v,BURST ARRIVAL MAX_INFLIGHT WARMUP MEASURE DRAIN_TIMEOU
 
 .DEFAULT_GOAL := help
 .PHONY: help build buildable programs server missing lacking check start up stop restart \
-	status leader client verify sweep edge agree stall transfer-leader signal logs clean
+	push pull status leader client verify sweep edge agree stall transfer-leader signal logs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,7 +83,11 @@ up: ## start, and what else a cluster needs before its first client
 	@$(MAKE) --no-print-directory start
 	@$(if $(FORM),$(MAKE) --no-print-directory $(FORM))
 
-start: build ## start the nodes, and return when one leads
+push: build ## bring the programs to the hosts, as far as they have others
+	@$(FLEET) push -nodes $(call quote,$(or $(NODES),1,2,3)) $(SERVER_FILES)
+	@$(FLEET) push -nodes client $(CLIENT_FILES)
+
+start: push ## start the nodes, and return when one leads
 	@$(FLEET) start $(FLEET_FLAGS) -- $(SERVER_CMD)
 	@$(if $(FORM),echo "the nodes are not a cluster yet: make -C $(PRODUCT) $(FORM)",\
 	  $(FLEET) wait $(FLEET_FLAGS) -timeout 60s -- $(CLIENT_BIN) leader $(CLUSTER_FLAGS) -wait 10s)
@@ -90,16 +99,20 @@ restart: stop start ## stop and start
 
 status: build ## processes, and what each node says of itself; JSON=1 only the latter
 	@$(if $(JSON),,$(FLEET) status $(FLEET_FLAGS))
-	@$(CLIENT_BIN) status $(CLUSTER_FLAGS) $(if $(JSON),-json)
+	@$(CLIENT) status $(CLUSTER_FLAGS) $(if $(JSON),-json)
 
 leader: build ## who leads
-	@$(CLIENT_BIN) leader $(CLUSTER_FLAGS)
+	@$(CLIENT) leader $(CLUSTER_FLAGS)
 
 client: build ## run the load; the knobs are below
-	@cd $(ROOT) && $(CLIENT_BIN) $(CLUSTER_FLAGS) $(RUN_FLAGS)
+	@$(FLEET) push -nodes client $(CLIENT_FILES)
+	@$(call CLIENT,-pull $(call quote,$(OUT)) $(call flag,pull,HDR_OUT)) $(CLUSTER_FLAGS) $(RUN_FLAGS)
+
+pull: $(FLEET) ## bring the records here that stayed on the client's host
+	@$(FLEET) pull $(call quote,$(OUT))
 
 verify: build ## hold the newest run (or RECORD=FILE) against what the nodes applied
-	@cd $(ROOT) && $(CLIENT_BIN) verify $(CLUSTER_FLAGS) -out $(call quote,$(OUT)) $(call flag,record,RECORD)
+	@$(CLIENT) verify $(CLUSTER_FLAGS) -out $(call quote,$(OUT)) $(call flag,record,RECORD)
 
 sweep: build $(SWEEP) ## a ladder: RATES=10k,25k REPEATS=3 NAME=sweep, and knobs of client; goes on where it was left
 	@$(RUN_SWEEP) run $(SWEEP_FLAGS) $(call flag,name,NAME) $(call flag,rates,RATES) \
@@ -116,7 +129,7 @@ stall: build $(SWEEP) ## stop the leader for MS=500 in mid-run, open at RATE=100
 	@$(RUN_SWEEP) stall $(SWEEP_FLAGS) $(call flag,ms,MS) $(call flag,rate,RATE) $(call flag,threads,THREADS) -- $(SWEEP_KNOBS)
 
 transfer-leader: build ## make node TO lead
-	@$(CLIENT_BIN) transfer $(CLUSTER_FLAGS) -to $(call quote,$(TO))
+	@$(CLIENT) transfer $(CLUSTER_FLAGS) -to $(call quote,$(TO))
 
 signal: $(FLEET) ## send SIG (STOP, CONT, TERM, KILL) to NODES=1,3; all when not given
 	@$(FLEET) signal $(FLEET_FLAGS) $(call quote,$(SIG))

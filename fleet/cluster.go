@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -55,7 +56,12 @@ func (l *Local) open(nodes ...int) (*Fleet, error) {
 				inv.Nodes = append(inv.Nodes, Node{ID: i + 1, Host: Host{Addr: h, Private: h}})
 			}
 		}
-		l.fleet, l.err = Open(inv, l.Dir)
+		abs, err := filepath.Abs(l.Dir)
+		if err != nil {
+			l.err = fmt.Errorf("run directory: %w", err)
+			return
+		}
+		l.fleet, l.err = Open(inv, ".", abs)
 	})
 	if l.err != nil || len(nodes) == 0 {
 		return l.fleet, l.err

@@ -3,13 +3,14 @@
 // An [Inventory] names the three nodes and the client's host; [Load] reads it
 // from .env, and without that file it is three nodes on loopback addresses of
 // this host. [Open] gives a [Fleet]: one product's nodes and the verbs over
-// them: start, stop, status, signal, logs, wait. Each verb runs on all
-// selected nodes in parallel, keeps what the others gave when one fails, and
-// names the node that failed ([NodeError]).
+// them: start, stop, status, signal, logs, wait, exec, push, pull, and the run
+// of a client. Each verb runs on all selected nodes in parallel, keeps what the
+// others gave when one fails, and names the node that failed ([NodeError]).
 //
-// # On this host
+// # On one host
 //
-// Everything about a run lies in one run directory, by node N:
+// Everything about a run lies in one run directory, by node N (client for what
+// runs beside the load generator):
 //
 //	nodeN.pid    who was started: pid, start time, boot, command (JSON)
 //	nodeN.log    what it wrote to stdout and stderr; nodeN.log.1 is the run before
@@ -26,8 +27,32 @@
 // group, and stop ends the whole session, so a server's children go with it. A
 // descendant that calls setsid itself escapes.
 //
-// # Other transports
+// # Over ssh
 //
-// The verbs reach a node through the transport interface, chosen by the
-// inventory's TRANSPORT. Here it is local, the only one: ssh is refused.
+// With TRANSPORT=ssh the same code does the same work, on the other hosts: each
+// call runs REMOTE_DIR/bin/fleet there as an agent ([Agent]), with the system's
+// ssh. One line of JSON on its stdin is the call; what comes back are lines of
+// JSON, output and at last the result, so that errors keep their types and an
+// exit status is never mistaken for one of ssh. The stream to the agent stays
+// open while it works: signals go along it, and its end, for whatever reason,
+// ends the work. A load generator that loses its caller thus stops its load and
+// writes its record, which a later pull brings.
+//
+// Push is how the agent comes to a host, and needs a POSIX shell, uname,
+// sha256sum and gzip there. Nothing else is installed.
+//
+//	REMOTE_DIR/bin       what was pushed; other files lie as below the root here
+//	REMOTE_DIR/run       run directories, as on one host
+//	REMOTE_DIR/results   records, until they are pulled
+//
+// Connections are shared between commands for a minute (ControlPersist), over
+// sockets in a directory of this user alone. Host keys are taken at the first
+// contact and kept in run/ssh_known_hosts; a changed one is refused.
+//
+// # In network namespaces
+//
+// With TOPOLOGY=netns the hosts are network namespaces of this host ([Netns]).
+// Nodes and client are started in theirs; all else is as on one host. The delay
+// between zones is the kernel's (netem) or a process's ([DelayRouter]): good for
+// the shape of a result, not for its last percentiles.
 package fleet

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -64,8 +62,18 @@ func (s Status) Alive() bool { return s.State == Running || s.State == Stopped }
 //	{peers}  the private addresses of all nodes, with commas
 //	{hosts}  the addresses of all nodes as this host reaches them, with commas
 //	{dir}    the node's directory, absolute
+//	{root}   the folder of raftrig on the node's host, absolute
 //
 // {addr:PORT}, {peers:PORT} and {hosts:PORT} put the port behind each address.
+// A program on the client's host has no {id}, but what its record has to say of
+// the fleet:
+//
+//	{topology}  the topology's name
+//	{zones}     the nodes' zones, with commas; empty when none is known
+//	{rtt}       Inventory.NodeRTT
+//
+// Over ssh, an argument that is a path below the root here becomes the one below
+// the root there.
 type Command struct {
 	Argv []string
 	// Env are KEY=VALUE pairs added to the environment.
@@ -84,13 +92,13 @@ type StopResult struct {
 	Killed bool
 }
 
-// NodeError is a failure on one node.
+// NodeError is a failure on one node, or on the client's host (0).
 type NodeError struct {
 	Node int
 	Err  error
 }
 
-func (e *NodeError) Error() string { return fmt.Sprintf("node %d: %v", e.Node, e.Err) }
+func (e *NodeError) Error() string { return fmt.Sprintf("%s: %v", Title(e.Node), e.Err) }
 func (e *NodeError) Unwrap() error { return e.Err }
 
 // RunningError is start's refusal of a node that runs.
@@ -125,9 +133,8 @@ func (e *ExitError) Error() string {
 	return s
 }
 
-// transport carries the verbs to the host of one node. Local is the one there
-// is. Its methods are called for several nodes at once, and return when the
-// context ends.
+// transport carries the verbs to one host. Its methods are called for several
+// at once, and return when the context ends.
 type transport interface {
 	start(context.Context, Node, Command, expander) (Status, error)
 	stop(ctx context.Context, n Node, grace time.Duration) (StopResult, error)
@@ -138,6 +145,18 @@ type transport interface {
 	logs(ctx context.Context, n Node, tail int, follow bool, w io.Writer) error
 	// exited returns the node's end, an *ExitError, or the context's error.
 	exited(context.Context, Node) error
+	// run runs a command on the host and waits for it. The exit status is 128
+	// and the signal's number when a signal ended it. An error means that it
+	// did not run to its end, errNotStarted that it could not be run at all.
+	run(context.Context, Node, task, expander) (outcome, error)
+	// push brings files, by their paths below the root, to the host, and says
+	// which it did not have.
+	push(ctx context.Context, n Node, files []string) (sent []string, err error)
+	// pull brings what lies under the paths back, if it is newer than since by
+	// the host's clock, and says what was not here.
+	pull(ctx context.Context, n Node, paths []string, since time.Time) (got []string, err error)
+	// close ends what stays open between commands.
+	close(context.Context, Node) error
 }
 
 // Fleet is the nodes of one product and the verbs over them. A verb runs on
@@ -151,32 +170,48 @@ type Fleet struct {
 	t   transport
 }
 
-// Open gives the fleet of an inventory. dir is the run directory of one
-// product; start creates it.
-func Open(inv Inventory, dir string) (*Fleet, error) {
-	switch inv.Transport {
-	case TransportLocal:
-		t, err := newLocal(dir)
-		if err != nil {
-			return nil, err
-		}
-		return &Fleet{Nodes: inv.Nodes, inv: inv, t: t}, nil
-	case TransportSSH:
-		return nil, errors.New("TRANSPORT=ssh: nodes can only run on this host: set TRANSPORT=local, or remove .env")
+// Open gives the fleet of an inventory. root is raftrig's folder on this host,
+// dir the run directory of one product, below the root of each host where it is
+// relative; start creates it.
+func Open(inv Inventory, root, dir string) (*Fleet, error) {
+	f := &Fleet{Nodes: inv.Nodes, inv: inv}
+	var err error
+	if inv.Transport == TransportSSH {
+		f.t, err = newSSH(inv, root, dir)
+	} else {
+		f.t, err = newLocal(root, dir, inv.namespaces())
 	}
-	return nil, fmt.Errorf("TRANSPORT=%s: want local", inv.Transport)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
-// Only gives a fleet whose verbs act on the nodes of these numbers. {peers} and
-// {hosts} stay those of the whole cluster.
+// Client is the client's host.
+func (f *Fleet) Client() Node { return Node{Host: f.inv.Client} }
+
+// Disconnect ends the connections that ssh keeps for the next command, to the
+// nodes of f and to the client's host.
+func (f *Fleet) Disconnect(ctx context.Context) error {
+	_, err := each(append([]Node{f.Client()}, f.Nodes...), func(n Node) (struct{}, error) { return struct{}{}, f.t.close(ctx, n) })
+	return err
+}
+
+// Only gives a fleet whose verbs act on the nodes of these numbers; 0 is the
+// client's host, for what a load generator needs beside it. {peers} and {hosts}
+// stay those of the whole cluster.
 func (f *Fleet) Only(ids ...int) (*Fleet, error) {
 	g := *f
 	g.Nodes = nil
 	for _, id := range ids {
-		if id < 1 || id > len(f.inv.Nodes) {
+		switch {
+		case id == 0:
+			g.Nodes = append(g.Nodes, f.Client())
+		case id < 0 || id > len(f.inv.Nodes):
 			return nil, fmt.Errorf("there is no node %d: want 1 to %d", id, len(f.inv.Nodes))
+		default:
+			g.Nodes = append(g.Nodes, f.inv.Nodes[id-1])
 		}
-		g.Nodes = append(g.Nodes, f.inv.Nodes[id-1])
 	}
 	return &g, nil
 }
@@ -274,7 +309,7 @@ func (f *Fleet) Logs(ctx context.Context, tail int, follow bool, w io.Writer) er
 	if !follow {
 		var errs []error
 		for _, n := range f.Nodes {
-			p := newPrefixer(w, nil, n.ID)
+			p := newPrefixer(w, nil, n)
 			err := errors.Join(f.t.logs(ctx, n, tail, false, p), p.flush())
 			if err != nil {
 				errs = append(errs, &NodeError{n.ID, err})
@@ -284,7 +319,7 @@ func (f *Fleet) Logs(ctx context.Context, tail int, follow bool, w io.Writer) er
 	}
 	var mu sync.Mutex
 	_, err := each(f.Nodes, func(n Node) (struct{}, error) {
-		p := newPrefixer(w, &mu, n.ID)
+		p := newPrefixer(w, &mu, n)
 		err := f.t.logs(ctx, n, tail, true, p)
 		if ctx.Err() != nil {
 			err = nil
@@ -294,18 +329,13 @@ func (f *Fleet) Logs(ctx context.Context, tail int, follow bool, w io.Writer) er
 	return err
 }
 
-// Wait runs the probe command until it succeeds: that is how to wait for a
-// leader. {peers} and {hosts} in it are replaced. It gives up when the context
-// ends, and at once when a node is not running or ends meanwhile; the error
-// then carries the end of that node's log. What the last probe printed on
-// stdout is returned.
+// Wait runs the probe command on the client's host until it succeeds: that is
+// how to wait for a leader. It gives up when the context ends, and at once when
+// a node is not running or ends meanwhile; the error then carries the end of
+// that node's log. What the last probe printed on stdout is returned.
 func (f *Fleet) Wait(ctx context.Context, probe []string) ([]byte, error) {
 	if len(probe) == 0 {
 		return nil, errors.New("wait: no probe command")
-	}
-	argv, err := f.expander(Node{}).expand(probe)
-	if err != nil {
-		return nil, err
 	}
 	begun := time.Now()
 	watch, stopWatch := context.WithCancelCause(ctx)
@@ -328,7 +358,7 @@ func (f *Fleet) Wait(ctx context.Context, probe []string) ([]byte, error) {
 	}
 	said := "it did not return"
 	for {
-		out, complaint, err := runProbe(watch, argv)
+		out, complaint, err := f.probe(watch, probe)
 		if err := died(); err != nil {
 			return nil, err
 		}
@@ -338,7 +368,7 @@ func (f *Fleet) Wait(ctx context.Context, probe []string) ([]byte, error) {
 		if complaint != "" {
 			said = complaint
 		}
-		if notStarted(err) {
+		if errors.Is(err, errNotStarted) {
 			return nil, fmt.Errorf("wait: %w", err)
 		}
 		pause := time.NewTimer(probeEvery)
@@ -351,28 +381,22 @@ func (f *Fleet) Wait(ctx context.Context, probe []string) ([]byte, error) {
 		if err := died(); err != nil {
 			return nil, err
 		}
-		return nil, fmt.Errorf("wait: %s did not succeed in %.1f s: %s", argv[0], time.Since(begun).Seconds(), said)
+		return nil, fmt.Errorf("wait: %s did not succeed in %.1f s: %s", probe[0], time.Since(begun).Seconds(), said)
 	}
 }
 
-// notStarted says whether a probe's failure is that it cannot be run at all.
-func notStarted(err error) bool {
-	return errors.Is(err, exec.ErrNotFound) || errors.Is(err, exec.ErrDot) ||
-		errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)
-}
-
-// runProbe runs one probe and gives what it printed, or what it complained of:
-// its last line, or how it ended.
-func runProbe(ctx context.Context, argv []string) (out []byte, complaint string, err error) {
+// probe runs one probe and gives what it printed, or what it complained of: its
+// last line, or how it ended.
+func (f *Fleet) probe(ctx context.Context, argv []string) (out []byte, complaint string, err error) {
 	pctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(pctx, argv[0], argv[1:]...)
-	ownGroup(cmd)
 	stdout, stderr := &capped{}, &capped{}
-	cmd.Stdout, cmd.Stderr = stdout, stderr
-	err = cmd.Run()
-	if err == nil {
+	o, err := f.t.run(pctx, f.Client(), task{Argv: argv, stdout: stdout, stderr: stderr}, f.expander(f.Client()))
+	if err == nil && o.Exit == 0 {
 		return stdout.Bytes(), "", nil
+	}
+	if err == nil {
+		err = fmt.Errorf("exit status %d", o.Exit)
 	}
 	for _, b := range [][]byte{stderr.Bytes(), stdout.Bytes()} {
 		if lines := lastLines(b, 1); len(lines) > 0 {
@@ -397,11 +421,11 @@ func (c *capped) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// expander replaces placeholders for one node, or, with node 0, those that are
-// the same for all.
+// expander replaces placeholders for one node, or for the client's host.
 type expander struct {
 	inv  Inventory
 	node Node
+	root string
 	dir  string
 }
 
@@ -444,14 +468,39 @@ func (x expander) value(name, port string) (string, error) {
 		return join(x.inv.PrivateHosts())
 	case name == "hosts":
 		return join(x.inv.Hosts())
-	case x.node.ID == 0:
-		return "", errors.New("want {peers} or {hosts}")
-	case name == "addr":
-		return join([]string{x.node.Private})
-	case name == "id" && port == "":
-		return strconv.Itoa(x.node.ID), nil
+	case name == "root" && port == "":
+		return x.root, nil
 	case name == "dir" && port == "":
 		return x.dir, nil
+	case name == "addr":
+		return join([]string{x.node.Private})
+	case x.node.ID == 0:
+		return x.fleetValue(name, port)
+	case name == "id" && port == "":
+		return strconv.Itoa(x.node.ID), nil
 	}
-	return "", errors.New("want {id}, {addr}, {peers}, {hosts} or {dir}")
+	return "", errors.New("want {id}, {addr}, {peers}, {hosts}, {dir} or {root}")
+}
+
+// fleetValue is what a program on the client's host may ask for.
+func (x expander) fleetValue(name, port string) (string, error) {
+	switch {
+	case port != "":
+	case name == "topology":
+		return x.inv.Topology, nil
+	case name == "rtt":
+		return x.inv.NodeRTT, nil
+	case name == "zones":
+		var zones []string
+		known := false
+		for _, n := range x.inv.Nodes {
+			zones = append(zones, n.Zone)
+			known = known || n.Zone != ""
+		}
+		if !known {
+			return "", nil
+		}
+		return strings.Join(zones, ","), nil
+	}
+	return "", errors.New("want {addr}, {peers}, {hosts}, {dir}, {root}, {topology}, {zones} or {rtt}")
 }

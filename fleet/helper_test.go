@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,9 +21,19 @@ import (
 const helperEnv = "FLEET_TEST_HELPER"
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "agent" {
+		// Pushed as bin/fleet, the test binary is what the other hosts run.
+		time.AfterFunc(5*time.Minute, func() { os.Exit(99) })
+		signal.Ignore(syscall.SIGPIPE)
+		if err := Agent(os.Stdin, os.Stdout, filepath.Dir(filepath.Dir(os.Args[0]))); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv(helperEnv) != "" {
 		// Whatever happens to the test, its servers do not stay.
-		time.AfterFunc(2*time.Minute, func() { os.Exit(99) })
+		time.AfterFunc(5*time.Minute, func() { os.Exit(99) })
 		helper(os.Args[1], os.Args[2:])
 		return
 	}
@@ -73,6 +85,26 @@ func helper(mode string, args []string) {
 		}
 		fmt.Println("up")
 		select {}
+	case "client": // FILE STATUS: as a load generator, writes its record when told to stop
+		stop := make(chan os.Signal, 1)
+		signal.Notify(stop, syscall.SIGINT)
+		fmt.Fprintln(os.Stderr, "live line", os.Getpid())
+		sig := <-stop
+		fmt.Println("summary after", sig)
+		if err := os.MkdirAll(filepath.Dir(args[0]), 0o755); err != nil {
+			fail(err)
+		}
+		if err := os.WriteFile(args[0], []byte("record\n"), 0o644); err != nil {
+			fail(err)
+		}
+		exit, _ := strconv.Atoi(args[1])
+		os.Exit(exit)
+	case "delay": // NAMESPACE ONE-WAY
+		oneWay, err := time.ParseDuration(args[1])
+		if err == nil {
+			err = DelayRouter(args[0], oneWay, os.Stdout)
+		}
+		fail(err)
 	case "no":
 		fmt.Fprintln(os.Stderr, "no leader yet")
 		os.Exit(1)
@@ -145,7 +177,7 @@ func stranger(t *testing.T) *process {
 	cmd := exec.Command(os.Args[0], "hang")
 	cmd.Env = append(os.Environ(), helperEnv+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	id, end, err := launch(cmd)
+	id, end, err := launch(cmd, "")
 	if err != nil {
 		t.Fatal(err)
 	}

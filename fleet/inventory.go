@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +26,9 @@ const (
 	TransportSSH   = "ssh"   // hosts reached by ssh
 )
 
+// TopologyNetns is the topology of network namespaces on this host.
+const TopologyNetns = "netns"
+
 // maxEnvBytes bounds the size of an inventory file.
 const maxEnvBytes = 1 << 20
 
@@ -40,9 +44,31 @@ type Host struct {
 
 // Node is a host that runs one member of the cluster.
 type Node struct {
-	// ID is the node's number, from 1.
+	// ID is the node's number, from 1; 0 is the client's host.
 	ID int
 	Host
+}
+
+// Title is "node N" for a node's number, and "client" for 0.
+func Title(id int) string {
+	if id == 0 {
+		return "client"
+	}
+	return fmt.Sprintf("node %d", id)
+}
+
+// routerID is the delay router of a Netns among the nodes.
+const routerID = -1
+
+// name is what the node's files and output lines are named by.
+func (n Node) name() string {
+	switch n.ID {
+	case 0:
+		return "client"
+	case routerID:
+		return "delay"
+	}
+	return "node" + strconv.Itoa(n.ID)
 }
 
 // Inventory is what .env says: where things run.
@@ -55,10 +81,18 @@ type Inventory struct {
 	SSHUser string
 	SSHKey  string
 	SSHOpts []string
+	// RemoteDir is raftrig's folder on hosts reached by ssh; a relative one is
+	// below the login's home.
+	RemoteDir string
 	// Transport is how nodes are reached: TransportLocal or TransportSSH.
 	Transport string
 	// Topology is the name of the fleet's shape, for records: "local" at home.
 	Topology string
+	// Netns begins the names of the namespaces of TOPOLOGY=netns.
+	Netns string
+	// NodeRTT is the JSON document of the last measurement of round trips
+	// between the nodes; empty without one. See RTT.
+	NodeRTT string
 	// Extra holds the keys that this package does not know.
 	Extra map[string]string
 }
@@ -124,6 +158,8 @@ type setting struct {
 var (
 	keyRE      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	labelRE    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+	pathRE     = regexp.MustCompile(`^/?[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$`)
+	netnsRE    = regexp.MustCompile(`^[a-z][a-z0-9]{0,31}$`)
 	wordRE     = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 	allDigitRE = regexp.MustCompile(`^[0-9]+$`)
 )
@@ -209,6 +245,9 @@ func parseInventory(path string, text []byte) (Inventory, error) {
 		SSHUser:   take("SSH_USER", "", checkWord),
 		SSHKey:    take("SSH_KEY", "", checkShell),
 		SSHOpts:   strings.Fields(take("SSH_OPTS", "", checkShell)),
+		RemoteDir: take("REMOTE_DIR", "raftrig", checkPath),
+		Netns:     take("NETNS", "raftrig", checkNetns),
+		NodeRTT:   take("NODE_RTT", "", checkRTT),
 	}
 	host := func(name string) Host {
 		h := Host{Addr: take(name, "", checkHost)}
@@ -279,6 +318,27 @@ func checkTransport(s string) error {
 func checkWord(s string) error {
 	if !wordRE.MatchString(s) {
 		return errors.New("want letters, digits, '_', '.' and '-' only")
+	}
+	return nil
+}
+
+func checkPath(s string) error {
+	if !pathRE.MatchString(s) {
+		return errors.New("want a path of letters, digits, '_', '.' and '-', without '..'")
+	}
+	return nil
+}
+
+func checkNetns(s string) error {
+	if !netnsRE.MatchString(s) {
+		return errors.New("want up to 32 of a-z and 0-9, a letter first")
+	}
+	return nil
+}
+
+func checkRTT(s string) error {
+	if json.Unmarshal([]byte(s), new(RTT)) != nil {
+		return errors.New("not what make node-rtt wrote: remove the line")
 	}
 	return nil
 }

@@ -28,20 +28,35 @@ const (
 
 // local is the transport to processes on this host.
 type local struct {
-	dir string // absolute
+	root string // absolute
+	dir  string // absolute
+	// namespaces begins the names of the hosts' network namespaces; empty when
+	// all are in this one.
+	namespaces string
 }
 
-func newLocal(dir string) (*local, error) {
-	abs, err := filepath.Abs(dir)
+func newLocal(root, dir, namespaces string) (*local, error) {
+	root, err := filepath.Abs(root)
 	if err != nil {
-		return nil, fmt.Errorf("run directory: %w", err)
+		return nil, fmt.Errorf("root: %w", err)
 	}
-	return &local{abs}, nil
+	if !filepath.IsAbs(dir) {
+		dir = filepath.Join(root, dir)
+	}
+	return &local{root, dir, namespaces}, nil
 }
 
 // file is the path of a node's file in the run directory.
 func (l *local) file(n Node, suffix string) string {
-	return filepath.Join(l.dir, fmt.Sprintf("node%d%s", n.ID, suffix))
+	return filepath.Join(l.dir, n.name()+suffix)
+}
+
+// netns is the network namespace of a host; empty for this process's own.
+func (l *local) netns(n Node) string {
+	if l.namespaces == "" {
+		return ""
+	}
+	return namespaceOf(l.namespaces, n)
 }
 
 // lock keeps a second start or stop of the node out until unlock.
@@ -92,7 +107,7 @@ func (l *local) lock(ctx context.Context, n Node) (func(), error) {
 }
 
 func (l *local) start(ctx context.Context, n Node, c Command, x expander) (Status, error) {
-	x.dir = l.file(n, "")
+	x.root, x.dir = l.root, l.file(n, "")
 	argv, err := x.expand(c.Argv)
 	if err != nil {
 		return Status{}, err
@@ -136,7 +151,7 @@ func (l *local) start(ctx context.Context, n Node, c Command, x expander) (Statu
 	if c.dieWithParent {
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	}
-	id, end, err := launch(cmd)
+	id, end, err := launch(cmd, l.netns(n))
 	if err != nil {
 		return Status{}, err
 	}
@@ -166,15 +181,16 @@ func (l *local) start(ctx context.Context, n Node, c Command, x expander) (Statu
 	}
 }
 
-// ending is how a child of this process ended; how may be read after done.
+// ending is how a child of this process ended; the rest may be read after done.
 type ending struct {
 	done chan struct{}
 	how  string
+	exit int // 128 and the signal's number when a signal ended it
 }
 
-// launch starts the command, names its process before it can be reaped, and
-// reaps it when it ends.
-func launch(cmd *exec.Cmd) (identity, *ending, error) {
+// launch starts the command in a network namespace (none: this one), names its
+// process before it can be reaped, and reaps it when it ends.
+func launch(cmd *exec.Cmd, netns string) (identity, *ending, error) {
 	type started struct {
 		id  identity
 		err error
@@ -183,9 +199,13 @@ func launch(cmd *exec.Cmd) (identity, *ending, error) {
 	end := &ending{done: make(chan struct{})}
 	go func() {
 		// The kernel sends a parent-death signal when the thread that forked
-		// ends, so this one stays with the process.
+		// ends, so this one stays with the process. It is never unlocked: a
+		// thread that went to another namespace must not serve anybody else.
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
+		if err := enter(netns); err != nil {
+			result <- started{err: err}
+			return
+		}
 		if err := cmd.Start(); err != nil {
 			result <- started{err: err}
 			return
@@ -195,10 +215,14 @@ func launch(cmd *exec.Cmd) (identity, *ending, error) {
 			cmd.Process.Kill()
 		}
 		result <- started{id, err}
-		if err := cmd.Wait(); err != nil {
+		err = cmd.Wait()
+		end.how = cmd.ProcessState.String()
+		end.exit = cmd.ProcessState.ExitCode()
+		if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			end.exit = 128 + int(ws.Signal())
+		}
+		if err != nil {
 			end.how = err.Error()
-		} else {
-			end.how = cmd.ProcessState.String()
 		}
 		close(end.done)
 	}()
@@ -479,12 +503,4 @@ func (l *local) logs(ctx context.Context, n Node, tail int, follow bool, w io.Wr
 	}
 	_, err = io.Copy(w, f)
 	return err
-}
-
-// ownGroup gives a command a process group of its own, so that its end takes
-// what it started along.
-func ownGroup(cmd *exec.Cmd) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
 }

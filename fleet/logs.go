@@ -170,11 +170,11 @@ type prefixer struct {
 	partial []byte
 }
 
-func newPrefixer(w io.Writer, mu *sync.Mutex, id int) *prefixer {
+func newPrefixer(w io.Writer, mu *sync.Mutex, n Node) *prefixer {
 	if mu == nil {
 		mu = new(sync.Mutex)
 	}
-	return &prefixer{w: w, mu: mu, prefix: fmt.Sprintf("node%d | ", id)}
+	return &prefixer{w: w, mu: mu, prefix: n.name() + " | "}
 }
 
 func (p *prefixer) Write(b []byte) (int, error) {

@@ -32,6 +32,8 @@ func TestLoadHome(t *testing.T) {
 		},
 		Client:    Host{Addr: "127.0.0.14", Private: "127.0.0.14"},
 		SSHOpts:   []string{},
+		RemoteDir: "raftrig",
+		Netns:     "raftrig",
 		Transport: "local",
 		Topology:  "local",
 	}
@@ -60,8 +62,10 @@ SSH_KEY=~/.ssh/id
 SSH_OPTS=-o ConnectTimeout=5  -v
 TRANSPORT=ssh
 TOPOLOGY=multi_az
+REMOTE_DIR=/data/raftrig
+NODE_RTT={"interval_ms":10,"pairs":[{"from":1,"to":2,"p50_us":390}]}
 
-RTT_US={"1-2": 390}
+RTT=390us
 EMPTY=`)
 	if err != nil {
 		t.Fatal(err)
@@ -76,9 +80,12 @@ EMPTY=`)
 		SSHUser:   "ubuntu",
 		SSHKey:    "~/.ssh/id",
 		SSHOpts:   []string{"-o", "ConnectTimeout=5", "-v"},
+		RemoteDir: "/data/raftrig",
+		Netns:     "raftrig",
 		Transport: "ssh",
 		Topology:  "multi_az",
-		Extra:     map[string]string{"RTT_US": `{"1-2": 390}`, "EMPTY": ""},
+		NodeRTT:   `{"interval_ms":10,"pairs":[{"from":1,"to":2,"p50_us":390}]}`,
+		Extra:     map[string]string{"RTT": "390us", "EMPTY": ""},
 	}
 	if !reflect.DeepEqual(inv, want) {
 		t.Errorf("got  %+v\nwant %+v", inv, want)
@@ -123,6 +130,11 @@ func TestLoadRefuses(t *testing.T) {
 		{"SSH_USER=-l", ".env:1: SSH_USER="},
 		{"SSH_KEY=k;x", ".env:1: SSH_KEY=k;x: shell metacharacter ';'"},
 		{"SSH_OPTS=-o `x`", ".env:1: SSH_OPTS="},
+		{"REMOTE_DIR=a/../b", ".env:1: REMOTE_DIR=a/../b: want a path"},
+		{"REMOTE_DIR=-x", ".env:1: REMOTE_DIR="},
+		{"REMOTE_DIR=a b", ".env:1: REMOTE_DIR="},
+		{"NETNS=a-b", ".env:1: NETNS=a-b: want up to 32"},
+		{"NODE_RTT={", ".env:1: NODE_RTT={: not what make node-rtt wrote"},
 		{"NODE1=a\nNODE3=c", "NODE2 is not set"},
 		{"TRANSPORT=ssh", "NODE1 is not set"},
 		{"TRANSPORT=ssh\nNODE1=a\nNODE2=b\nNODE3=c", "CLIENT is not set"},
@@ -275,7 +287,7 @@ func FuzzSeekTail(f *testing.F) {
 func TestPrefixer(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	p := newPrefixer(&b, nil, 2)
+	p := newPrefixer(&b, nil, Node{ID: 2})
 	for _, s := range []string{"a", "b\n\nc", "d\ne", ""} {
 		if n, err := p.Write([]byte(s)); n != len(s) || err != nil {
 			t.Fatal(n, err)
@@ -299,7 +311,7 @@ func TestPrefixer(t *testing.T) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for id := 1; id <= 3; id++ {
-		p := newPrefixer(&b, &mu, id)
+		p := newPrefixer(&b, &mu, Node{ID: id})
 		wg.Go(func() {
 			for range 1000 {
 				p.Write([]byte("some"))
@@ -319,7 +331,7 @@ func FuzzPrefixer(f *testing.F) {
 	f.Add([]byte("a\nb"), 1)
 	f.Fuzz(func(t *testing.T, text []byte, chunk int) {
 		var b bytes.Buffer
-		p := newPrefixer(&b, nil, 1)
+		p := newPrefixer(&b, nil, Node{ID: 1})
 		for rest := text; len(rest) > 0; {
 			n := min(max(chunk, 1), len(rest))
 			if w, err := p.Write(rest[:n]); w != n || err != nil {

@@ -88,6 +88,9 @@ type Cluster struct {
 	Topology string `json:"topology"`
 	Emulated bool   `json:"emulated,omitempty"`
 	Nodes    []Node `json:"nodes"`
+	// RTT is what make node-rtt last measured between the nodes; nil when it
+	// did not.
+	RTT *RTT `json:"rtt,omitempty"`
 	// Leader and Term before the measured window and after it. 0: not known.
 	LeaderBefore int    `json:"leader_before"`
 	TermBefore   uint64 `json:"term_before"`
@@ -106,6 +109,28 @@ type Node struct {
 	Zone    string `json:"zone,omitempty"`
 	Version string `json:"version,omitempty"`
 	Err     string `json:"err,omitempty"`
+}
+
+// RTT holds round trips between the nodes, by ping over the addresses that they
+// use among themselves.
+type RTT struct {
+	At         time.Time `json:"at"`
+	IntervalMS float64   `json:"interval_ms"` // between two pings
+	Pairs      []RTTPair `json:"pairs"`
+}
+
+// RTTPair is what one node measured of another, of N replies.
+type RTTPair struct {
+	From     int     `json:"from"`
+	To       int     `json:"to"`
+	FromZone string  `json:"from_zone,omitempty"`
+	ToZone   string  `json:"to_zone,omitempty"`
+	MinUS    float64 `json:"min_us"`
+	AvgUS    float64 `json:"avg_us"`
+	P50US    float64 `json:"p50_us"`
+	P99US    float64 `json:"p99_us"`
+	N        int     `json:"n"`
+	Lost     int     `json:"lost"`
 }
 
 // Environment is the host that ran the client.

@@ -51,6 +51,10 @@ func sampleRun(t testing.TB) *Run {
 				{ID: 1, Addr: "127.0.0.11:7000", Zone: "a", Version: "hashicorp/raft v1.8.0"},
 				{ID: 2, Addr: "127.0.0.12:7000", Zone: "b", Err: "connection refused"},
 			},
+			RTT: &RTT{
+				At: time.Date(2026, 1, 1, 11, 0, 0, 0, time.UTC), IntervalMS: 10,
+				Pairs: []RTTPair{{From: 1, To: 2, FromZone: "a", ToZone: "b", MinUS: 380, AvgUS: 391.5, P50US: 390, P99US: 420, N: 99, Lost: 1}},
+			},
 			LeaderBefore: 1, TermBefore: 2, LeaderAfter: 1, TermAfter: 2,
 			Log: "in memory", Versions: map[string]string{"hashicorp/raft": "v1.8.0", "grpc": "v1.85.0"},
 		},

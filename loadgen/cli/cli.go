@@ -36,6 +36,8 @@ type command struct {
 	flags          *flag.FlagSet
 	hosts          string
 	topology       string
+	zones          string
+	rtt            string
 	own            []string // the product's flags
 }
 
@@ -75,6 +77,8 @@ func Main(p loadgen.Product, args []string, stdout, stderr io.Writer) int {
 	c.flags.SetOutput(io.Discard)
 	c.flags.StringVar(&c.hosts, "hosts", "127.0.0.11,127.0.0.12,127.0.0.13", "the nodes' `hosts`, in the order of their numbers")
 	c.flags.StringVar(&c.topology, "topology", "local", "the fleet's topology, for the record")
+	c.flags.StringVar(&c.zones, "zones", "", "the nodes' availability `zones` in the order of -hosts, for the record")
+	c.flags.StringVar(&c.rtt, "rtt", "", "round trips between the nodes, the `JSON` of fleet rtt, for the record")
 	shared := map[string]bool{}
 	c.flags.VisitAll(func(f *flag.Flag) { shared[f.Name] = true })
 	if p.Flags != nil {

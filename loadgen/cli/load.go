@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -60,13 +62,20 @@ func (c *command) load(ctx context.Context, args []string) error {
 
 	base := record.Run{Schema: record.Schema, Product: c.product.Name, Started: time.Now()}
 	base.Cluster = clusterOf(c.product.Name, c.topology, nodes)
+	if err := c.describe(&base.Cluster); err != nil {
+		return err
+	}
 	base.Environment = record.HostEnvironment()
 	if l := leading(nodes); l != nil {
 		base.AppliedBefore = l.Count
 	}
 	base.Knobs.Product = c.productKnobs()
 	// Only now, for the kernel's load has settled since the servers started.
-	spot := place(k.pace, k.Lanes, hosts)
+	servers := localServers(hosts)
+	if c.topology == "netns" {
+		servers = len(hosts) // their addresses are in other namespaces of this host
+	}
+	spot := place(k.pace, k.Lanes, servers)
 	k.Pace = spot.pace
 	base.Knobs.PaceReason = spot.reason
 
@@ -207,6 +216,26 @@ func clusterOf(product, topology string, nodes []loadgen.NodeStatus) record.Clus
 		c.Versions = map[string]string{product: l.Version}
 	}
 	return c
+}
+
+// describe adds what the fleet knows of the nodes.
+func (c *command) describe(cluster *record.Cluster) error {
+	if c.zones != "" {
+		zones := strings.Split(c.zones, ",")
+		if len(zones) != len(cluster.Nodes) {
+			return loadgen.Usagef("-zones %q: want one zone a node, with commas between", c.zones)
+		}
+		for i := range cluster.Nodes {
+			cluster.Nodes[i].Zone = zones[i]
+		}
+	}
+	if c.rtt != "" {
+		cluster.RTT = new(record.RTT)
+		if err := json.Unmarshal([]byte(c.rtt), cluster.RTT); err != nil {
+			return loadgen.Usagef("-rtt %q: not what fleet rtt -json prints: %v", c.rtt, err)
+		}
+	}
+	return nil
 }
 
 // productKnobs are the flags that the product registered, with their values.

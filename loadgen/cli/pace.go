@@ -33,14 +33,8 @@ type placing struct {
 // whatever else runs on this host: it has one to itself only when there is one
 // left beside the servers here, what keeps cores busy now, and one more for
 // the kernel and the client's other threads.
-func place(want string, lanes int, hosts []string) *placing {
+func place(want string, lanes, servers int) *placing {
 	cores := allowedCores()
-	servers := 0
-	for _, h := range hosts {
-		if isLocal(h) {
-			servers++
-		}
-	}
 	busy := 0.0
 	if want != "park" { // which does not depend on it
 		busy = busyCores(100 * time.Millisecond)
@@ -48,6 +42,16 @@ func place(want string, lanes int, hosts []string) *placing {
 	p := decide(want, lanes, cores, servers, busy)
 	p.lanes = lanes
 	return p
+}
+
+// localServers is how many of the servers run on this host.
+func localServers(hosts []string) (servers int) {
+	for _, h := range hosts {
+		if isLocal(h) {
+			servers++
+		}
+	}
+	return servers
 }
 
 func decide(want string, lanes int, cores []int, servers int, busy float64) *placing {

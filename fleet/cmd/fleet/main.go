@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,10 +11,10 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,20 +32,37 @@ usage: fleet VERB [flags] [arguments]
   signal NAME                    send STOP, CONT, TERM, KILL, INT, QUIT or HUP
   logs                           print the end of each node's log
   wait [flags] -- PROBE...       run PROBE until it succeeds or a node dies
+  client [flags] -- COMMAND...   run COMMAND on the client's host, pass signals
+                                 on and its exit status back, and bring its
+                                 files here
+  exec [flags] -- COMMAND...     run COMMAND on all hosts, and wait for it
+  push FILE...                   bring bin/fleet and files below the root to
+                                 the hosts, as far as they have others
+  pull PATH...                   bring files from the client's host here: those
+                                 below a folder, or whose names begin with PATH
+  rtt                            measure the round trips between the nodes
+  netns up|down|status           a fleet of network namespaces here (root)
+  partition, heal                take nodes off that network, and back
   hosts                          print the nodes' addresses, with commas
+  disconnect                     end the connections that ssh keeps open
 
-COMMAND may hold {id} {addr} {peers} {hosts} {dir}: the node's number, its
-private address, the private and the public addresses of all nodes, the node's
-own directory, where it also works. {addr:PORT} {peers:PORT} {hosts:PORT} put
-the port behind each. PROBE may hold {peers} and {hosts}. No shell is involved.
+All but hosts, netns, partition and heal work on this host and over ssh
+(TRANSPORT in .env). start, exec, client and wait replace {root}, the folder of
+raftrig on the host, and {peers} {hosts}, the private and the public addresses
+of all nodes, in their commands; start and exec {id} {addr} {dir}, the node's
+number, its private address and its own directory, where start's command also
+works; client and wait {topology} {zones} {rtt}. Over ssh an argument that is a
+path below the root here becomes the one below the root there. {addr:PORT} {peers:PORT}
+{hosts:PORT} put the port behind each. No shell is involved. exec, client and
+wait work in the root.
 
 flags of all verbs:
   -env FILE       inventory (default .env at the repository's root; without
                   that file three nodes on 127.0.0.11-13 of this host)
-  -nodes 1,3      act on these nodes only
-flags of all verbs but hosts:
+  -nodes 1,3      act on these nodes only; "client" is the client's host
+flags of start, stop, status, signal, logs, wait and exec:
   -product NAME   whose nodes
-  -dir DIR        run directory (default run/NAME at the repository's root)
+  -dir DIR        run directory (default run/NAME at the root)
 flags of single verbs:
   start   -e KEY=VALUE  add to the environment (repeatable)
           -settle 300ms watch that long for an early end
@@ -55,10 +71,17 @@ flags of single verbs:
   logs    -n 20         lines a node, -1 for all
           -f            go on with what is added
   wait    -timeout 20s  give up after that long
+  client  -pull PATH    what to bring here afterwards, as pull does (repeatable)
+  exec    -timeout 1m   end it after that long
+  rtt     -n 200        replies a pair
+          -json
+          -save         keep the result in the inventory, for records
+  netns   -rtt 390us    up: add that to round trips between zones
+          -name NAME    begin the namespaces' names so (default raftrig)
   hosts   -private      addresses that the nodes use among themselves
           -port PORT    put the port behind each
 
-exit status: 0, 1 failure, 2 usage
+exit status: 0, 1 failure, 2 usage; of client that of its command
 `
 
 // opTimeout bounds a verb that has no time-out of its own.
@@ -70,15 +93,23 @@ func usagef(format string, args ...any) error {
 	return usageError{fmt.Errorf(format+" (fleet help says more)", args...)}
 }
 
+// exitStatus ends fleet with the status of the command that it ran.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
 func main() {
 	// What else is open came from make or a test harness; a node would hold it
 	// open for as long as it runs.
 	unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if err == nil {
 		return
+	}
+	if status := exitStatus(0); errors.As(err, &status) {
+		os.Exit(int(status))
 	}
 	for _, line := range describe(err) {
 		fmt.Fprintf(os.Stderr, "fleet: %s\n", line)
@@ -96,83 +127,164 @@ func describe(err error) []string {
 		return []string{err.Error()}
 	}
 	var order []string
-	nodes := make(map[string][]string)
+	where := make(map[string]string)
 	for _, e := range list {
 		text := e.Err.Error()
-		if nodes[text] == nil {
+		name := fleet.Title(e.Node)
+		if where[text] == "" {
 			order = append(order, text)
+		} else if short, ok := strings.CutPrefix(name, "node "); ok && strings.HasPrefix(where[text], "node ") {
+			name = short
 		}
-		nodes[text] = append(nodes[text], strconv.Itoa(e.Node))
+		where[text] = strings.TrimPrefix(where[text]+", "+name, ", ")
 	}
 	var lines []string
 	for _, text := range order {
-		lines = append(lines, fmt.Sprintf("node %s: %s", strings.Join(nodes[text], ", "), text))
+		lines = append(lines, where[text]+": "+text)
 	}
 	return lines
 }
 
 // options are the values of all verbs' flags.
 type options struct {
-	env, product, dir, nodes string
-	environ                  []string
-	settle, timeout          time.Duration
-	json, follow, private    bool
-	lines, port              int
+	env, product, dir, nodes, name string
+	environ, pull                  []string
+	settle, timeout, rtt           time.Duration
+	json, follow, private, save    bool
+	lines, port, pings             int
+	rttSet                         bool
 }
 
-// verb is one of the commands: its own flags, whether what follows the flags
-// is a command line, how many arguments it takes if not, and what it does.
+// call is one invocation of a verb.
+type call struct {
+	*options
+	root   string
+	inv    fleet.Inventory
+	ids    []int // the nodes asked for; 0 is the client
+	args   []string
+	stdout io.Writer
+	stderr io.Writer
+}
+
+// open gives the fleet with the nodes asked for.
+func (c *call) open() (*fleet.Fleet, error) {
+	f, err := fleet.Open(c.inv, c.root, c.dir)
+	if err != nil || len(c.ids) == 0 {
+		return f, err
+	}
+	return f.Only(c.ids...)
+}
+
+// hosts are those that exec and push are for.
+func (c *call) hosts() (*fleet.Fleet, []fleet.Node, error) {
+	f, err := fleet.Open(c.inv, c.root, c.dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	hosts, err := f.On(c.ids...)
+	return f, hosts, err
+}
+
+// verb is one of the commands.
 type verb struct {
-	flags   func(*flag.FlagSet, *options)
+	do    func(context.Context, *call) error
+	flags func(*flag.FlagSet, *options)
+	// command says that what follows the flags is a command line. Otherwise
+	// args is how many arguments there are; -1 for one or more.
 	command bool
 	args    int
-	do      func(context.Context, *fleet.Fleet, *options, []string, io.Writer) error
+	// missing is what to say of an absent argument.
+	missing string
+	product bool // it has -product and -dir
+	needs   bool // and they must be given
+	cluster bool // -nodes may not name the client's host
 }
 
-var verbs = map[string]verb{
-	"start": {do: start, command: true, flags: func(fs *flag.FlagSet, o *options) {
-		fs.Func("e", "", func(s string) error {
-			if key, _, ok := strings.Cut(s, "="); !ok || key == "" {
-				return errors.New("want KEY=VALUE")
-			}
-			o.environ = append(o.environ, s)
-			return nil
-		})
-		fs.DurationVar(&o.settle, "settle", fleet.DefaultSettle, "")
-	}},
-	"stop": {do: stop, flags: func(fs *flag.FlagSet, o *options) {
-		fs.DurationVar(&o.timeout, "timeout", fleet.DefaultGrace, "")
-	}},
-	"status": {do: status, flags: func(fs *flag.FlagSet, o *options) {
-		fs.BoolVar(&o.json, "json", false, "")
-	}},
-	"signal": {do: sendSignal, args: 1},
-	"logs": {do: logs, flags: func(fs *flag.FlagSet, o *options) {
-		fs.IntVar(&o.lines, "n", 20, "")
-		fs.BoolVar(&o.follow, "f", false, "")
-	}},
-	"wait": {do: wait, command: true, flags: func(fs *flag.FlagSet, o *options) {
-		fs.DurationVar(&o.timeout, "timeout", 20*time.Second, "")
-	}},
-	"hosts": {flags: func(fs *flag.FlagSet, o *options) {
-		fs.BoolVar(&o.private, "private", false, "")
-		fs.IntVar(&o.port, "port", 0, "")
-	}},
+var verbs map[string]verb
+
+func init() {
+	verbs = map[string]verb{
+		"start": {do: start, command: true, product: true, needs: true, flags: func(fs *flag.FlagSet, o *options) {
+			fs.Func("e", "", func(s string) error {
+				if key, _, ok := strings.Cut(s, "="); !ok || key == "" {
+					return errors.New("want KEY=VALUE")
+				}
+				o.environ = append(o.environ, s)
+				return nil
+			})
+			fs.DurationVar(&o.settle, "settle", fleet.DefaultSettle, "")
+		}},
+		"stop": {do: stop, product: true, needs: true, flags: func(fs *flag.FlagSet, o *options) {
+			fs.DurationVar(&o.timeout, "timeout", fleet.DefaultGrace, "")
+		}},
+		"status": {do: status, product: true, needs: true, flags: func(fs *flag.FlagSet, o *options) {
+			fs.BoolVar(&o.json, "json", false, "")
+		}},
+		"signal": {do: sendSignal, product: true, needs: true, args: 1,
+			missing: "no signal: want STOP, CONT, TERM, KILL, INT, QUIT or HUP"},
+		"logs": {do: logs, product: true, needs: true, flags: func(fs *flag.FlagSet, o *options) {
+			fs.IntVar(&o.lines, "n", 20, "")
+			fs.BoolVar(&o.follow, "f", false, "")
+		}},
+		"wait": {do: wait, command: true, product: true, needs: true, flags: func(fs *flag.FlagSet, o *options) {
+			fs.DurationVar(&o.timeout, "timeout", 20*time.Second, "")
+		}},
+		"client": {do: client, command: true, flags: func(fs *flag.FlagSet, o *options) {
+			fs.Func("pull", "", func(s string) error {
+				if s == "" {
+					return errors.New("want a path")
+				}
+				o.pull = append(o.pull, s)
+				return nil
+			})
+		}},
+		"exec": {do: execute, command: true, product: true, flags: func(fs *flag.FlagSet, o *options) {
+			fs.DurationVar(&o.timeout, "timeout", opTimeout, "")
+		}},
+		"push": {do: push, args: -1, missing: "no file"},
+		"pull": {do: pull, args: -1, missing: "no path"},
+		"rtt": {do: rtt, cluster: true, flags: func(fs *flag.FlagSet, o *options) {
+			fs.IntVar(&o.pings, "n", 200, "")
+			fs.BoolVar(&o.json, "json", false, "")
+			fs.BoolVar(&o.save, "save", false, "")
+		}},
+		"netns": {do: netns, args: 1, missing: "want up, down or status", flags: func(fs *flag.FlagSet, o *options) {
+			fs.StringVar(&o.name, "name", "", "")
+			fs.Func("rtt", "", func(s string) (err error) {
+				o.rttSet = true
+				o.rtt, err = time.ParseDuration(s)
+				return err
+			})
+		}},
+		"partition": {do: partition},
+		"heal":      {do: heal},
+		"hosts": {do: hosts, cluster: true, flags: func(fs *flag.FlagSet, o *options) {
+			fs.BoolVar(&o.private, "private", false, "")
+			fs.IntVar(&o.port, "port", 0, "")
+		}},
+		"disconnect": {do: disconnect},
+	}
 }
 
-func run(ctx context.Context, args []string, stdout io.Writer) error {
+const verbList = "start, stop, status, signal, logs, wait, client, exec, push, pull, rtt, netns, partition, heal, hosts or disconnect"
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) == 0 {
-		return usagef("which verb? start, stop, status, signal, logs, wait or hosts")
+		return usagef("which verb? %s", verbList)
 	}
 	name := args[0]
 	switch name {
 	case "help", "-h", "-help", "--help":
 		_, err := io.WriteString(stdout, usage)
 		return err
+	case "agent":
+		return agent()
+	case "delay":
+		return delay(args[1:], stdout)
 	}
 	v, ok := verbs[name]
 	if !ok {
-		return usagef("no verb %q: want start, stop, status, signal, logs, wait or hosts", name)
+		return usagef("no verb %q: want %s", name, verbList)
 	}
 	o, rest, err := parse(name, v, args[1:])
 	if errors.Is(err, flag.ErrHelp) {
@@ -183,32 +295,25 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return err
 	}
 
-	root := findRoot()
+	c := &call{options: o, root: findRoot(), args: rest, stdout: stdout, stderr: stderr}
 	if o.env == "" {
-		o.env = filepath.Join(root, ".env")
+		o.env = filepath.Join(c.root, ".env")
 	}
-	inv, err := fleet.Load(o.env)
-	if err != nil {
+	if c.inv, err = fleet.Load(o.env); err != nil {
 		return err
 	}
-	ids, err := parseNodes(o.nodes, len(inv.Nodes))
-	if err != nil {
+	if c.ids, err = parseNodes(o.nodes, len(c.inv.Nodes), !v.cluster); err != nil {
 		return err
 	}
-	if v.do == nil {
-		return hosts(inv, ids, o, stdout)
+	switch {
+	case o.dir == "":
+		o.dir = filepath.Join("run", o.product)
+	case c.inv.Transport == fleet.TransportLocal: // from here, not from the root
+		if o.dir, err = filepath.Abs(o.dir); err != nil {
+			return err
+		}
 	}
-	if o.dir == "" {
-		o.dir = filepath.Join(root, "run", o.product)
-	}
-	f, err := fleet.Open(inv, o.dir)
-	if err == nil {
-		f, err = f.Only(ids...)
-	}
-	if err != nil {
-		return err
-	}
-	return v.do(ctx, f, o, rest, stdout)
+	return v.do(ctx, c)
 }
 
 var productRE = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)
@@ -220,7 +325,7 @@ func parse(name string, v verb, args []string) (*options, []string, error) {
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&o.env, "env", "", "")
 	fs.StringVar(&o.nodes, "nodes", "", "")
-	if v.do != nil {
+	if v.product {
 		fs.StringVar(&o.product, "product", "", "")
 		fs.StringVar(&o.dir, "dir", "", "")
 	}
@@ -241,18 +346,19 @@ func parse(name string, v verb, args []string) (*options, []string, error) {
 		}
 		rest, args = append(rest, args[0]), args[1:]
 	}
+	timed := fs.Lookup("timeout") != nil
 	switch {
 	case v.command && len(rest) == 0:
 		return nil, nil, usagef("%s: no command: fleet %s [flags] -- COMMAND", name, name)
-	case !v.command && len(rest) > v.args:
+	case !v.command && v.args >= 0 && len(rest) > v.args:
 		return nil, nil, usagef("%s: argument %q is one too many", name, rest[v.args])
-	case !v.command && len(rest) < v.args:
-		return nil, nil, usagef("%s: no signal: want STOP, CONT, TERM, KILL, INT, QUIT or HUP", name)
-	case o.settle < 0 || o.timeout < 0 || (name == "wait" || name == "stop") && o.timeout == 0:
+	case !v.command && v.args != 0 && len(rest) < max(1, v.args):
+		return nil, nil, usagef("%s: %s", name, v.missing)
+	case o.settle < 0 || o.timeout < 0 || timed && o.timeout == 0:
 		return nil, nil, usagef("%s: a time must be more than 0", name)
 	case o.port < 0 || o.port > 65535:
 		return nil, nil, usagef("%s: -port %d: want 1 to 65535", name, o.port)
-	case v.do != nil && o.product == "" && o.dir == "":
+	case v.needs && o.product == "" && o.dir == "":
 		return nil, nil, usagef("%s: whose nodes? -product NAME", name)
 	case o.product != "" && !productRE.MatchString(o.product):
 		return nil, nil, usagef("%s: -product %q: want a-z, 0-9, '_' and '-'", name, o.product)
@@ -260,22 +366,26 @@ func parse(name string, v verb, args []string) (*options, []string, error) {
 	return o, rest, nil
 }
 
-// parseNodes reads "1,3"; nothing is all of them.
-func parseNodes(s string, nodes int) ([]int, error) {
-	var ids []int
+// parseNodes reads "1,3"; nothing is nil, for all. client is number 0.
+func parseNodes(s string, nodes int, client bool) ([]int, error) {
 	if s == "" {
-		for id := 1; id <= nodes; id++ {
-			ids = append(ids, id)
-		}
-		return ids, nil
+		return nil, nil
 	}
-	seen := make(map[int]bool)
+	want := fmt.Sprintf("numbers from 1 to %d", nodes)
+	if client {
+		want += " and client,"
+	}
+	var ids []int
 	for part := range strings.SplitSeq(s, ",") {
 		id, err := strconv.Atoi(part)
-		if err != nil || id < 1 || id > nodes || seen[id] {
-			return nil, usagef("-nodes %q: want numbers from 1 to %d with commas, each once", s, nodes)
+		if client && part == "client" {
+			id, err = 0, nil
+		} else if id < 1 {
+			id = -1
 		}
-		seen[id] = true
+		if err != nil || id < 0 || id > nodes || slices.Contains(ids, id) {
+			return nil, usagef("-nodes %q: want %s with commas, each once", s, want)
+		}
 		ids = append(ids, id)
 	}
 	return ids, nil
@@ -296,146 +406,4 @@ func findRoot() string {
 			return wd
 		}
 	}
-}
-
-func hosts(inv fleet.Inventory, ids []int, o *options, stdout io.Writer) error {
-	all := inv.Hosts()
-	if o.private {
-		all = inv.PrivateHosts()
-	}
-	var chosen []string
-	for _, id := range ids {
-		chosen = append(chosen, fleet.HostPort(all[id-1], o.port))
-	}
-	_, err := fmt.Fprintln(stdout, strings.Join(chosen, ","))
-	return err
-}
-
-func start(ctx context.Context, f *fleet.Fleet, o *options, argv []string, stdout io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, opTimeout+o.settle)
-	defer cancel()
-	sts, err := f.Start(ctx, fleet.Command{Argv: argv, Env: o.environ, Settle: o.settle})
-	for _, st := range sts {
-		if st.PID != 0 {
-			fmt.Fprintf(stdout, "node %d started (pid %d)\n", st.Node, st.PID)
-		}
-	}
-	var others []error
-	var running []string
-	for _, e := range fleet.NodeErrors(err) {
-		var re *fleet.RunningError
-		if errors.As(e, &re) {
-			fmt.Fprintf(stdout, "node %d already running (pid %d)\n", e.Node, re.PID)
-			running = append(running, strconv.Itoa(e.Node))
-		} else {
-			others = append(others, e)
-		}
-	}
-	switch {
-	case len(others) > 0:
-		return errors.Join(others...)
-	case len(running) > 0:
-		return fmt.Errorf("already running: node %s: make stop (fleet stop) first", strings.Join(running, ", "))
-	}
-	return err
-}
-
-func stop(ctx context.Context, f *fleet.Fleet, o *options, _ []string, stdout io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, opTimeout+o.timeout)
-	defer cancel()
-	results, err := f.Stop(ctx, o.timeout)
-	failed := make(map[int]bool)
-	for _, e := range fleet.NodeErrors(err) {
-		failed[e.Node] = true
-	}
-	for i, r := range results {
-		id := f.Nodes[i].ID
-		switch {
-		case failed[id]:
-		case r.Killed:
-			fmt.Fprintf(stdout, "node %d stopped by SIGKILL: it had not ended after %v\n", id, o.timeout)
-		case r.WasRunning:
-			fmt.Fprintf(stdout, "node %d stopped\n", id)
-		default:
-			fmt.Fprintf(stdout, "node %d not running\n", id)
-		}
-	}
-	return err
-}
-
-func status(ctx context.Context, f *fleet.Fleet, o *options, _ []string, stdout io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, opTimeout)
-	defer cancel()
-	all, err := f.Status(ctx)
-	failed := make(map[int]bool)
-	for _, e := range fleet.NodeErrors(err) {
-		failed[e.Node] = true
-	}
-	known := make([]fleet.Status, 0, len(all))
-	running := 0
-	for i, st := range all {
-		if failed[f.Nodes[i].ID] {
-			continue
-		}
-		known = append(known, st)
-		if st.State == fleet.Running {
-			running++
-		}
-	}
-	if o.json {
-		enc := json.NewEncoder(stdout)
-		enc.SetIndent("", "  ")
-		if e := enc.Encode(known); e != nil {
-			return e
-		}
-	} else if e := table(stdout, known); e != nil {
-		return e
-	}
-	if err == nil && running < len(all) {
-		err = fmt.Errorf("%d of %d nodes running", running, len(all))
-	}
-	return err
-}
-
-func table(w io.Writer, sts []fleet.Status) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "node\thost\tstate\tpid\tup_s\tcpu_s\trss_mib")
-	for _, st := range sts {
-		pid, up, cpu, rss := "-", "-", "-", "-"
-		if st.PID != 0 {
-			pid = strconv.Itoa(st.PID)
-		}
-		if st.Alive() {
-			up = fmt.Sprintf("%.1f", st.UptimeS)
-			cpu = fmt.Sprintf("%.2f", st.CPUS)
-			rss = fmt.Sprintf("%.1f", float64(st.RSSBytes)/(1<<20))
-		}
-		fmt.Fprintf(t, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", st.Node, st.Host, st.State, pid, up, cpu, rss)
-	}
-	return t.Flush()
-}
-
-func sendSignal(ctx context.Context, f *fleet.Fleet, _ *options, args []string, stdout io.Writer) error {
-	sig, err := fleet.ParseSignal(args[0])
-	if err != nil {
-		return usageError{err}
-	}
-	ctx, cancel := context.WithTimeout(ctx, opTimeout)
-	defer cancel()
-	return f.Signal(ctx, sig)
-}
-
-func logs(ctx context.Context, f *fleet.Fleet, o *options, _ []string, stdout io.Writer) error {
-	return f.Logs(ctx, o.lines, o.follow, stdout)
-}
-
-func wait(ctx context.Context, f *fleet.Fleet, o *options, probe []string, stdout io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	out, err := f.Wait(ctx, probe)
-	if err != nil {
-		return err
-	}
-	_, err = stdout.Write(out)
-	return err
 }
