@@ -75,7 +75,7 @@ func (c *command) load(ctx context.Context, args []string) error {
 	if c.topology == "netns" {
 		servers = len(hosts) // their addresses are in other namespaces of this host
 	}
-	spot := place(k.pace, k.Lanes, servers)
+	spot := place(k.pace, k.Mode, k.Lanes, servers)
 	k.Pace = spot.pace
 	base.Knobs.PaceReason = spot.reason
 
