@@ -14,14 +14,14 @@ GOTESTSUM := gotest.tools/gotestsum@v1.13.0
 BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint bench table proto clean env destroy node-rtt partition heal FORCE
+.PHONY: help build demo test lint bench table report proto clean plan deploy env destroy node-rtt partition heal FORCE
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile deploy/deploy.mk
 	@echo "  <product>.<verb>  a verb of a product, as in make hashiraft.start; the products: $(PRODUCTS)"
 	@echo "  make -C <product> help lists the verbs and the knobs"
 
-build: bin/fleet bin/record bin/sweep $(foreach p,$(PRODUCTS),$(p).buildable) ## build everything that this host can build into bin/
+build: bin/fleet bin/record bin/sweep bin/deploy $(foreach p,$(PRODUCTS),$(p).buildable) ## build everything that this host can build into bin/
 
 bin/fleet: FORCE | go
 	@$(GO_BUILD) -o $@ ./fleet/cmd/fleet
@@ -29,6 +29,8 @@ bin/record: FORCE | go
 	@$(GO_BUILD) -o $@ ./loadgen/cmd/record
 bin/sweep: FORCE | go
 	@$(GO_BUILD) -o $@ ./sweep/cmd/sweep
+bin/deploy: FORCE | go
+	@$(GO_BUILD) -o $@ ./deploy/cmd/deploy
 bin/aeron-model: FORCE | go
 	@$(GO_BUILD) -o $@ ./aeron/cmd/aeron-model
 $(GATEWAY:%=bin/%-server): bin/%-server: FORCE | go
@@ -45,12 +47,16 @@ PRODUCT_VERBS := $(foreach p,$(PRODUCTS),$(p).%)
 $(PRODUCT_VERBS): FORCE
 	@$(MAKE) --no-print-directory -C $(firstword $(subst ., ,$@)) $*
 
-# The fleet at home. deploy/ has those on EC2.
-ifneq ($(filter netns,$(TOPOLOGY)),)
-env: bin/fleet ## TOPOLOGY=netns RTT=390us: network namespaces on this host, and .env for them
-	@bin/fleet netns up $(if $(RTT),-rtt $(RTT))
-destroy: bin/fleet ## remove them and .env
+# Where it runs: namespaces of this host, or EC2.
+ifeq ($(TOPOLOGY),netns)
+env: bin/fleet ## TOPOLOGY=netns RTT=390us: namespaces on this host, and .env for them; destroy removes them
+	@bin/fleet netns up $(if $(RTT),-rtt '$(RTT)')
+destroy: bin/fleet
 	@bin/fleet netns down
+plan deploy:
+	@echo "make: TOPOLOGY=netns needs no $@: make env, or TOPOLOGY=multi_az for EC2" >&2; exit 2
+else
+include deploy/deploy.mk
 endif
 node-rtt: bin/fleet ## round trips between the nodes, into .env
 	@bin/fleet rtt -save
@@ -71,12 +77,16 @@ lint: | go ## gofmt, vet, staticcheck
 	@go vet ./...
 	@if go install -n $(STATICCHECK) >/dev/null 2>&1; then go run $(STATICCHECK) ./...; \
 	  else echo "SKIP staticcheck: its module cannot be fetched"; fi
+	@deploy/lint.sh
 
 bench: build ## what the rig and its parts cost, beside what they are compared to
 	@./bench.sh $(BENCHSTAT)
 
 table: build ## all products side by side on this host, into README.md; RATE=1000
 	@./table.sh $(PRODUCTS)
+
+report: bin/sweep ## the page of all ladders, results/report.html, and its charts beside it
+	@bin/sweep report -o results/report.html -charts results/charts $(wildcard results/*/*.csv) $(wildcard sweep/published/*.csv)
 
 proto: ## generate gateway/gatewaypb again (needs protoc: Debian's protobuf-compiler)
 	@command -v protoc >/dev/null || { echo "make: protoc is not on the PATH: install protobuf-compiler" >&2; exit 1; }

@@ -24,6 +24,7 @@ usage: sweep VERB [flags] [arguments]
   zone FILE...          the comfort zone of each file, and why it ends
   sensitivity FILE...   how far the choice of the ratio bound moves it
   compare A B           two sets of runs: medians, intervals, significance
+  report FILE...        one page of charts, zones and tables; -o report.html
   run -- KNOB=VALUE...  run a ladder of rates through a product's Makefile
   edge -- KNOB=VALUE... find the edge of the zone in few runs
   agree -- KNOB=VALUE...  closed and open mode at the same rate: one median?
@@ -59,6 +60,7 @@ var verbs = map[string]func(e env, f *flag.FlagSet, args []string) error{
 	"zone":        zoneVerb,
 	"sensitivity": sensitivityVerb,
 	"compare":     compareVerb,
+	"report":      reportVerb,
 	"run":         runVerb,
 	"edge":        edgeVerb,
 	"agree":       agreeVerb,
