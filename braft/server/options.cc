@@ -30,7 +30,7 @@ DEFINE_int32(max_entries_size, 1024, "entries in one append request, at most");
 DEFINE_int32(apply_batch, 32, "requests that are put into the log in one go, at most");
 DEFINE_bool(append_entries_cache, true,
             "a follower keeps an append request that came before its turn");
-DEFINE_int32(threads, 0, "worker threads of brpc; 0 is one a core, and 4 at least");
+DEFINE_int32(threads, 0, "worker threads of brpc; 0 is one a core, and 9 at least");
 
 namespace raftrig {
 namespace {
@@ -218,9 +218,14 @@ bool ParseOptions(int argc, char** argv, std::ostream& out, Options* options) {
   o.election_timeout_ms = FLAGS_election_timeout_ms;
   o.snapshot_interval_s = FLAGS_snapshot_interval;
 
+  // braft's node has a lock of the kind that blocks its thread, and may hold it
+  // while its bthread waits. When everybody who wants the lock then has a worker
+  // and the holder none, nothing moves any more: seen at every second transfer
+  // with 4 workers. Upstream's number has room.
+  constexpr int kLeastWorkers = 9;
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   SetUpstream("bthread_concurrency",
-              FLAGS_threads != 0 ? FLAGS_threads : std::max(cores, BTHREAD_MIN_CONCURRENCY));
+              FLAGS_threads != 0 ? FLAGS_threads : std::max(cores, kLeastWorkers));
   SetUpstream("raft_sync", FLAGS_sync);
   SetUpstream("raft_max_parallel_append_entries_rpc_num", FLAGS_pipeline);
   SetUpstream("raft_max_entries_size", FLAGS_max_entries_size);
