@@ -1,0 +1,3 @@
+# All hosts in one placement group: the floor of latency, and nothing that
+# outlives its zone.
+topology = "single_az"
