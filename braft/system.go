@@ -87,32 +87,16 @@ func (s *System) Status(ctx context.Context) []loadgen.NodeStatus {
 // service as braft's own command-line tool. It does nothing when node leads
 // already.
 func (s *System) TransferLeader(ctx context.Context, node int) error {
-	if node < 1 || node > len(s.addrs) {
-		return fmt.Errorf("transfer to node %d: the cluster has nodes 1 to %d", node, len(s.addrs))
-	}
-	leader, term := 0, uint64(0)
-	var down error
-	for _, n := range s.Status(ctx) {
-		if n.Err != nil {
-			down = n.Err
-		} else if n.Leads && n.Term >= term {
-			leader, term = n.Node, n.Term
-		}
-	}
-	switch {
-	case leader == node:
-		return nil
-	case leader == 0 && down != nil:
-		return fmt.Errorf("transfer to node %d: no leader; %w", node, down)
-	case leader == 0:
-		return fmt.Errorf("transfer to node %d: no leader", node)
+	leader, err := loadgen.HandsOver(s.Status(ctx), node)
+	if leader == 0 {
+		return err
 	}
 	request := struct {
 		Group  string `json:"group_id"`
 		Leader string `json:"leader_id"`
 		Peer   string `json:"peer_id"`
 	}{s.group, peerID(s.addrs[leader-1]), peerID(s.addrs[node-1])}
-	err := nodehttp.Post(ctx, s.addrs[leader-1], transferPath, request, nil)
+	err = nodehttp.Post(ctx, s.addrs[leader-1], transferPath, request, nil)
 	if err != nil {
 		return fmt.Errorf("transfer from node %d to node %d: %w", leader, node, err)
 	}

@@ -147,27 +147,11 @@ func (s *System) status(ctx context.Context, node int) loadgen.NodeStatus {
 // TransferLeader implements loadgen.System: it asks the leader. It does
 // nothing when node leads already.
 func (s *System) TransferLeader(ctx context.Context, node int) error {
-	if node < 1 || node > len(s.addrs) {
-		return fmt.Errorf("transfer to node %d: the cluster has nodes 1 to %d", node, len(s.addrs))
+	leader, err := loadgen.HandsOver(s.Status(ctx), node)
+	if leader == 0 {
+		return err
 	}
-	leader, term := 0, uint64(0)
-	var down error
-	for _, n := range s.Status(ctx) {
-		if n.Err != nil {
-			down = n.Err
-		} else if n.Leads && n.Term >= term {
-			leader, term = n.Node, n.Term
-		}
-	}
-	switch {
-	case leader == node:
-		return nil
-	case leader == 0 && down != nil:
-		return fmt.Errorf("transfer to node %d: no leader; %w", node, down)
-	case leader == 0:
-		return fmt.Errorf("transfer to node %d: no leader", node)
-	}
-	err := s.call(leader, func(g gatewaypb.GatewayClient) error {
+	err = s.call(leader, func(g gatewaypb.GatewayClient) error {
 		_, err := g.TransferLeader(ctx, &gatewaypb.TransferLeaderRequest{To: uint32(node)})
 		return err
 	})

@@ -3,6 +3,7 @@ package loadgen
 import (
 	"context"
 	"flag"
+	"fmt"
 )
 
 // Product is what a product's client program hands to the rig: a name, its own
@@ -66,4 +67,35 @@ type NodeStatus struct {
 	Log string
 	// Err is why the node did not answer.
 	Err error
+}
+
+// Leading is the node that leads by the highest term; nil when none does.
+func Leading(nodes []NodeStatus) *NodeStatus {
+	var best *NodeStatus
+	for i := range nodes {
+		if n := &nodes[i]; n.Err == nil && n.Leads && (best == nil || n.Term > best.Term) {
+			best = n
+		}
+	}
+	return best
+}
+
+// HandsOver is the node to ask for a transfer of the leadership to another: the
+// leader, or 0 when that is the other already.
+func HandsOver(nodes []NodeStatus, to int) (leader int, err error) {
+	if to < 1 || to > len(nodes) {
+		return 0, fmt.Errorf("transfer to node %d: the cluster has nodes 1 to %d", to, len(nodes))
+	}
+	if l := Leading(nodes); l != nil {
+		if l.Node == to {
+			return 0, nil
+		}
+		return l.Node, nil
+	}
+	for _, n := range nodes {
+		if n.Err != nil {
+			return 0, fmt.Errorf("transfer to node %d: no leader; %w", to, n.Err)
+		}
+	}
+	return 0, fmt.Errorf("transfer to node %d: no leader", to)
 }

@@ -25,17 +25,6 @@ func ask(ctx context.Context, sys loadgen.System) []loadgen.NodeStatus {
 	return sys.Status(ctx)
 }
 
-// leading is the node that leads by the highest term; nil when none does.
-func leading(nodes []loadgen.NodeStatus) *loadgen.NodeStatus {
-	var best *loadgen.NodeStatus
-	for i := range nodes {
-		if n := &nodes[i]; n.Err == nil && n.Leads && (best == nil || n.Term > best.Term) {
-			best = n
-		}
-	}
-	return best
-}
-
 // down is the first node that did not answer.
 func down(nodes []loadgen.NodeStatus) error {
 	for _, n := range nodes {
@@ -116,7 +105,7 @@ func (c *command) status(ctx context.Context, args []string) error {
 	if err := down(nodes); err != nil {
 		return err
 	}
-	if leading(nodes) == nil {
+	if loadgen.Leading(nodes) == nil {
 		return errors.New("no node leads: see the servers' logs")
 	}
 	return nil
@@ -134,7 +123,7 @@ func (c *command) leader(ctx context.Context, args []string) error {
 	}
 	defer sys.Close()
 	nodes, ok := await(ctx, sys, wait, func(nodes []loadgen.NodeStatus) bool {
-		l := leading(nodes)
+		l := loadgen.Leading(nodes)
 		if l == nil {
 			return false
 		}
@@ -145,7 +134,7 @@ func (c *command) leader(ctx context.Context, args []string) error {
 		}
 		return wait == 0 || down(nodes) == nil
 	})
-	l := leading(nodes)
+	l := loadgen.Leading(nodes)
 	if l == nil || !ok {
 		if err := down(nodes); err != nil {
 			return fmt.Errorf("no settled leader: %w", err)
@@ -193,7 +182,7 @@ func lead(ctx context.Context, sys loadgen.System, node int) (*loadgen.NodeStatu
 		return nil, err
 	}
 	nodes, ok := await(ctx, sys, transferTimeout, func(nodes []loadgen.NodeStatus) bool {
-		l := leading(nodes)
+		l := loadgen.Leading(nodes)
 		if l == nil || l.Node != node {
 			return false
 		}
@@ -207,7 +196,7 @@ func lead(ctx context.Context, sys loadgen.System, node int) (*loadgen.NodeStatu
 	if !ok {
 		return nil, fmt.Errorf("node %d does not lead %v after the transfer: see the servers' logs", node, transferTimeout)
 	}
-	return leading(nodes), nil
+	return loadgen.Leading(nodes), nil
 }
 
 // verify holds a record against the cluster.

@@ -66,7 +66,7 @@ func (c *command) load(ctx context.Context, args []string) error {
 		return err
 	}
 	base.Environment = record.HostEnvironment()
-	if l := leading(nodes); l != nil {
+	if l := loadgen.Leading(nodes); l != nil {
 		base.AppliedBefore = l.Count
 	}
 	base.Knobs.Product = c.productKnobs()
@@ -170,21 +170,21 @@ func (c *command) prepare(ctx context.Context, sys loadgen.System, k *knobs) ([]
 	if err := down(nodes); err != nil && !k.degraded {
 		return nil, fmt.Errorf("%w: start it (make start), or run without it (DEGRADED=1)", err)
 	}
-	if leading(nodes) == nil {
+	if loadgen.Leading(nodes) == nil {
 		var ok bool
-		if nodes, ok = await(ctx, sys, transferTimeout, func(n []loadgen.NodeStatus) bool { return leading(n) != nil }); !ok {
+		if nodes, ok = await(ctx, sys, transferTimeout, func(n []loadgen.NodeStatus) bool { return loadgen.Leading(n) != nil }); !ok {
 			return nil, fmt.Errorf("no node leads after %v: a majority has to run; see the servers' logs", transferTimeout)
 		}
 	}
 	if k.leader > len(nodes) {
 		return nil, loadgen.Usagef("-leader %d: the cluster has nodes 1 to %d", k.leader, len(nodes))
 	}
-	if k.leader == 0 || leading(nodes).Node == k.leader || nodes[k.leader-1].Err != nil {
+	if k.leader == 0 || loadgen.Leading(nodes).Node == k.leader || nodes[k.leader-1].Err != nil {
 		return nodes, nil
 	}
 	if _, err := lead(ctx, sys, k.leader); err != nil {
 		if errors.Is(err, errors.ErrUnsupported) {
-			fmt.Fprintf(c.stderr, "%s-client: node %d leads and cannot be moved: %v\n", c.product.Name, leading(nodes).Node, err)
+			fmt.Fprintf(c.stderr, "%s-client: node %d leads and cannot be moved: %v\n", c.product.Name, loadgen.Leading(nodes).Node, err)
 			return nodes, nil
 		}
 		return nil, fmt.Errorf("%w (-leader 0 takes whichever leads)", err)
@@ -194,7 +194,7 @@ func (c *command) prepare(ctx context.Context, sys loadgen.System, k *knobs) ([]
 
 // leader as of now; node 0 when none answers.
 func leader(sys loadgen.System) loadgen.NodeStatus {
-	if l := leading(ask(context.Background(), sys)); l != nil {
+	if l := loadgen.Leading(ask(context.Background(), sys)); l != nil {
 		return *l
 	}
 	return loadgen.NodeStatus{}
@@ -209,7 +209,7 @@ func clusterOf(product, topology string, nodes []loadgen.NodeStatus) record.Clus
 		}
 		c.Nodes = append(c.Nodes, node)
 	}
-	if l := leading(nodes); l != nil {
+	if l := loadgen.Leading(nodes); l != nil {
 		c.LeaderBefore, c.TermBefore = l.Node, l.Term
 		c.LeaderAfter, c.TermAfter = l.Node, l.Term
 		c.Log = l.Log
