@@ -94,11 +94,11 @@ func Roles(leader Path) (client, follower Path) {
 func (p Path) Validate() error {
 	switch {
 	case !(p.S > 0) || math.IsInf(p.S, 0):
-		return fmt.Errorf("S %g: want calls a second, more than 0", p.S)
+		return fmt.Errorf("send rate S %g: want calls a second, more than 0", p.S)
 	case !(p.C >= 0) || p.C >= p.S:
-		return fmt.Errorf("C %g: want 0 to below S, %g calls a second", p.C, p.S)
+		return fmt.Errorf("control rate C %g: want 0 to below S, %g calls a second", p.C, p.S)
 	case p.D < 1 || p.D > 1000:
-		return fmt.Errorf("D %d: want 1 to 1000 destinations", p.D)
+		return fmt.Errorf("destinations D %d: want 1 to 1000", p.D)
 	case p.Payload < 0 || p.Payload > MaxMTU:
 		return fmt.Errorf("payload %d: want 0 to %d bytes", p.Payload, MaxMTU)
 	case p.HeaderBytes < 0 || p.HeaderBytes > 1024:

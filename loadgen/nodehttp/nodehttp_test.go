@@ -44,7 +44,9 @@ func TestStatus(t *testing.T) {
 		node(t, says(`{"node":1,"leads":true,"leader":1,"term":2,"applied":123,"count":120,"digest":"9f86","version":"library 1.2.3","log":"in memory"}`)),
 		node(t, says(`{"node":7}`)),
 		node(t, says(`<html>`)),
-		node(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "not ready\nyet", 503) }),
+		node(t, func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "not ready\nyet", http.StatusServiceUnavailable)
+		}),
 		nobody,
 		node(t, func(w http.ResponseWriter, r *http.Request) { io.CopyN(w, zeros{}, 2<<20) }),
 		node(t, func(w http.ResponseWriter, r *http.Request) {
@@ -84,7 +86,7 @@ func TestPostTellsTheStatus(t *testing.T) {
 		b, _ := io.ReadAll(r.Body)
 		body = string(b)
 		if r.URL.Path != "/init" {
-			http.Error(w, "no such route", 404)
+			http.Error(w, "no such route", http.StatusNotFound)
 			return
 		}
 		io.WriteString(w, `{"Ok":5}`)
@@ -99,7 +101,7 @@ func TestPostTellsTheStatus(t *testing.T) {
 		t.Errorf("an answer that nobody wants: %v", err)
 	}
 	var status *nodehttp.StatusError
-	if err := nodehttp.Post(context.Background(), addr, "/other", 1, &v); !errors.As(err, &status) || status.Code != 404 || status.Text != "no such route" {
+	if err := nodehttp.Post(context.Background(), addr, "/other", 1, &v); !errors.As(err, &status) || status.Code != http.StatusNotFound || status.Text != "no such route" {
 		t.Errorf("%v", err)
 	}
 }

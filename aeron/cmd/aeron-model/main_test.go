@@ -69,7 +69,7 @@ func TestRefused(t *testing.T) {
 		"predict -load 5 -transit -1s":   "transit -1s",
 		"predict -load 5 -term-length 1": "term length 1: want a power of 2",
 		"advise -load 5 -jumbo maybe":    `jumbo "maybe": want yes, uncertain or no`,
-		"table -S 0":                     "S 0: ",
+		"table -S 0":                     "send rate S 0: ",
 		"sendrate -to here":              `-to "here": want an IP address and a port`,
 		"sendrate -sizes 0":              `-sizes "0"`,
 		"fit":                            "fit: 0 files",
