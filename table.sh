@@ -14,7 +14,7 @@ trap '[ -z "$current" ] || make --no-print-directory -C "$current" stop' EXIT
 # run keeps an INVALID verdict, at which make fails too: it stands in its row.
 run() {
   local text record
-  text=$(make --no-print-directory -s -C "$current" client OUT="$out" WARMUP="${WARMUP:-5s}" MEASURE="${MEASURE:-20s}" "$@") || true
+  text=$(make --no-print-directory -s -C "$current" client OUT="$out" WARMUP="${WARMUP:-20s}" MEASURE="${MEASURE:-20s}" "$@") || true
   record=$(sed -n 's/^record:  //p' <<<"$text")
   [ -n "$record" ] || exit 1
   records+=("$record")
