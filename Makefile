@@ -42,10 +42,14 @@ bin/%-client: FORCE | go
 go:
 	@command -v go >/dev/null || { echo "make: go is not on the PATH: install Go 1.26 or newer" >&2; exit 1; }
 
-# make hashiraft.start and the like. Variables of the command line go along.
-PRODUCT_VERBS := $(foreach p,$(PRODUCTS),$(p).%)
-$(PRODUCT_VERBS): FORCE
-	@$(MAKE) --no-print-directory -C $(firstword $(subst ., ,$@)) $*
+# make hashiraft.start and the like. Variables of the command line go along. A
+# rule for each product: one with several patterns would count all of them as
+# made when one is.
+define product-verbs
+$(1).%: FORCE
+	@$$(MAKE) --no-print-directory -C $(1) $$*
+endef
+$(foreach p,$(PRODUCTS),$(eval $(call product-verbs,$(p))))
 
 # Where it runs: namespaces of this host, or EC2.
 ifeq ($(TOPOLOGY),netns)
@@ -65,7 +69,7 @@ partition: bin/fleet ## TOPOLOGY=netns: cut NODE=2 off
 heal: bin/fleet ## join NODE=2 again; all when not given
 	@bin/fleet heal $(if $(NODE),-nodes '$(NODE)')
 
-demo: build ## a real cluster on this host: closed loop, open loop, verify, stop
+demo: bin/fleet hashiraft.build ## a real cluster on this host: closed loop, open loop, verify, stop
 	@./demo.sh
 
 test: build lint ## every check: build, lint, tests with -race, real clusters
