@@ -1,16 +1,13 @@
 package braft
 
 import (
-	"bufio"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"raftrig/loadgen"
-	"raftrig/loadgen/sock"
+	"raftrig/loadgen/clienttest"
 )
 
 // The test binary is its own helper: a server that answers at once, in a
@@ -98,105 +95,32 @@ func serveInstantly(c net.Conn) error {
 // startChild starts a child process with a server, and ends it with the test.
 func startChild(tb testing.TB, what string) netip.AddrPort {
 	tb.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVariable+"="+what)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { in.Close(); cmd.Process.Kill(); cmd.Wait() })
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return netip.MustParseAddrPort(strings.TrimSpace(line))
+	child, _ := clienttest.Child(tb, childVariable+"="+what)
+	return clienttest.Addr(tb, child)
 }
 
-// closedLoop is a lane in closed mode, parked between replies.
-type closedLoop struct {
-	c     *Client
-	clock *leapClock
-	free  []uint32
-	bad   int
-}
-
-func newClosedLoop(tb testing.TB, addr netip.AddrPort, outstanding int) *closedLoop {
+func newClosedLoop(tb testing.TB, addr netip.AddrPort, outstanding int) *clienttest.ClosedLoop {
 	tb.Helper()
-	l := &closedLoop{clock: &leapClock{start: time.Now()}}
-	for id := range outstanding {
-		l.free = append(l.free, uint32(id))
-	}
-	var err error
-	l.c, err = NewClient(loadgen.Wiring{
-		Slots: outstanding, Clock: l.clock, Event: func(string) {},
-		Fail: func(err error) { tb.Errorf("Fail: %v", err) },
-		Complete: func(id uint32, o loadgen.Outcome, _ int64) {
-			l.free = append(l.free, id)
-			if o != loadgen.OK {
-				l.bad++
-			}
-		},
-	}, []netip.AddrPort{addr}, defaultGroup)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	for !l.c.Ready() {
-		l.c.Wait(l.clock.Now() + 1e9)
-		if err := l.c.Flush(); err != nil {
-			tb.Fatal(err)
-		}
-	}
-	return l
-}
-
-// run makes n requests, burst at a time, and waits for the last.
-func (l *closedLoop) run(n, burst int) {
-	all := len(l.free)
-	for n > 0 || len(l.free) < all {
-		for n > 0 && len(l.free) >= min(burst, n) {
-			for range min(burst, n) {
-				id := l.free[len(l.free)-1]
-				if !l.c.Submit(id) {
-					break
-				}
-				l.free = l.free[:len(l.free)-1]
-				n--
-			}
-			l.c.Flush()
-		}
-		l.c.Wait(l.clock.Now() + 1e9)
-	}
+	return clienttest.NewClosedLoop(tb, outstanding, 0, func(w loadgen.Wiring) (loadgen.Client, error) {
+		return NewClient(w, []netip.AddrPort{addr}, defaultGroup)
+	})
 }
 
 // The path of a request allocates nothing, replies included. The server is in
 // another process, so all allocations counted are the client's.
 func TestClientNoAllocations(t *testing.T) {
 	l := newClosedLoop(t, startChild(t, "instant"), 100)
-	defer l.c.Close()
-	l.run(10_000, 10)
-	if n := testing.AllocsPerRun(20, func() { l.run(1000, 1); l.run(1000, 10); l.run(1000, 100) }); n != 0 {
+	defer l.Client.Close()
+	l.Run(10_000, 10)
+	if n := testing.AllocsPerRun(20, func() { l.Run(1000, 1); l.Run(1000, 10); l.Run(1000, 100) }); n != 0 {
 		t.Errorf("%v allocations for 3000 requests", n)
 	}
-	if l.bad != 0 {
-		t.Errorf("%d requests not OK", l.bad)
+	if l.Bad != 0 {
+		t.Errorf("%d requests not OK", l.Bad)
 	}
 }
 
-func threadCPU() time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_THREAD, &u); err != nil {
-		panic(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
+func threadCPU() time.Duration { return clienttest.CPU(unix.RUSAGE_THREAD) }
 
 // BenchmarkClient is the CPU that a request costs the lane's thread, closed
 // loop with 100 outstanding, against a server in another process that answers
@@ -209,59 +133,20 @@ func BenchmarkClient(b *testing.B) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			l := newClosedLoop(b, addr, 100)
-			defer l.c.Close()
-			l.run(10_000, burst)
+			defer l.Client.Close()
+			l.Run(10_000, burst)
 			b.ReportAllocs()
 			b.ResetTimer()
 			thread := threadCPU()
-			l.run(b.N, burst)
+			l.Run(b.N, burst)
 			b.ReportMetric(float64(threadCPU()-thread)/1e3/float64(b.N), "thread_cpu_us/op")
-			if l.bad != 0 {
-				b.Fatalf("%d requests not OK", l.bad)
+			if l.Bad != 0 {
+				b.Fatalf("%d requests not OK", l.Bad)
 			}
 		})
 		b.Run(fmt.Sprintf("floor/burst=%d", burst), func(b *testing.B) {
-			addr := startChild(b, "echo")
-			p, err := sock.NewPoller()
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer p.Close()
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			c := sock.NewConn(sock.Config{})
-			if err := p.Dial(c, addr); err != nil {
-				b.Fatal(err)
-			}
 			size := burst * len(appendExchange(nil, 1e6<<slotBits, 1<<62, 1e4, 1e4))
-			msg := make([]byte, size)
-			run := func(n int) {
-				sent, echoed := 0, 0 // bytes
-				for n *= size / burst; echoed < n; {
-					for sent < n && sent-echoed+size <= 100*size/burst {
-						m := msg[:min(size, n-sent)]
-						c.Write(m)
-						if err := c.Flush(); err != nil {
-							b.Fatal(err)
-						}
-						sent += len(m)
-					}
-					for range p.Wait(1e9) {
-						got, err := c.Fill()
-						if err != nil {
-							b.Fatal(err)
-						}
-						c.Discard(got)
-						echoed += got
-					}
-				}
-			}
-			run(10_000)
-			b.ReportAllocs()
-			b.ResetTimer()
-			thread := threadCPU()
-			run(b.N)
-			b.ReportMetric(float64(threadCPU()-thread)/1e3/float64(b.N), "thread_cpu_us/op")
+			clienttest.Floor(b, startChild(b, "echo"), size, burst)
 		})
 	}
 }
@@ -271,11 +156,11 @@ func BenchmarkClientPoll(b *testing.B) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	l := newClosedLoop(b, startChild(b, "instant"), 1)
-	defer l.c.Close()
+	defer l.Client.Close()
 	b.ReportAllocs()
 	thread, n := threadCPU(), 0
 	for b.Loop() {
-		l.c.Poll()
+		l.Client.Poll()
 		n++
 	}
 	b.ReportMetric(float64(threadCPU()-thread)/float64(n), "thread_cpu_ns/op")

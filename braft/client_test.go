@@ -7,27 +7,19 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"raftrig/loadgen"
+	"raftrig/loadgen/clienttest"
 )
-
-// leapClock is the machine's clock, which a test can move forward.
-type leapClock struct {
-	start time.Time
-	leapt atomic.Int64
-}
-
-func (c *leapClock) Now() int64 { return time.Since(c.start).Nanoseconds() + c.leapt.Load() }
 
 // rig drives a client as a lane does, and checks what every client must do:
 // each id ends once, after it was submitted and before it is again.
 type rig struct {
 	tb          testing.TB
 	c           *Client
-	clock       *leapClock
+	clock       *clienttest.Clock
 	outstanding []bool
 	inFlight    int
 	ends        [3]int // by Outcome
@@ -45,7 +37,7 @@ func newRig(tb testing.TB, slots int, g *group) *rig {
 
 func newRigAt(tb testing.TB, slots int, addrs []netip.AddrPort, group string) *rig {
 	tb.Helper()
-	r := &rig{tb: tb, clock: &leapClock{start: time.Now()}, outstanding: make([]bool, slots)}
+	r := &rig{tb: tb, clock: clienttest.NewClock(), outstanding: make([]bool, slots)}
 	var err error
 	r.c, err = NewClient(loadgen.Wiring{
 		Lanes: 1, Slots: slots, Clock: r.clock, Complete: r.complete,
@@ -129,7 +121,7 @@ func (r *rig) idle() {
 	r.until("all ended", func() bool { return r.inFlight == 0 })
 }
 
-func (r *rig) leap(d time.Duration) { r.clock.leapt.Add(d.Nanoseconds()) }
+func (r *rig) leap(d time.Duration) { r.clock.Leap(d.Nanoseconds()) }
 
 // led waits until node leads.
 func (r *rig) led(node int) {
@@ -980,7 +972,7 @@ func TestClientClose(t *testing.T) {
 
 func TestNewClientRejects(t *testing.T) {
 	addr := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}
-	w := loadgen.Wiring{Slots: 1, Clock: &leapClock{start: time.Now()}}
+	w := loadgen.Wiring{Slots: 1, Clock: clienttest.NewClock()}
 	many := w
 	many.Slots = slotMask + 2
 	for _, test := range []struct {

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,12 +8,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -23,7 +19,7 @@ import (
 	"raftrig/gateway/gatewaypb"
 	"raftrig/gateway/kv"
 	"raftrig/loadgen"
-	"raftrig/loadgen/sock"
+	"raftrig/loadgen/clienttest"
 )
 
 // The test binary is its own helper: a gateway that answers at once, or three
@@ -153,105 +149,33 @@ func instant(tb testing.TB) netip.AddrPort {
 // startChild starts a child process with servers, and ends it with the test.
 func startChild(tb testing.TB, what string, servers int) ([]netip.AddrPort, *os.Process) {
 	tb.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVariable+"="+what)
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { in.Close(); cmd.Process.Kill(); cmd.Wait() })
-	lines := bufio.NewReader(out)
+	child, process := clienttest.Child(tb, childVariable+"="+what)
 	var addrs []netip.AddrPort
 	for range servers {
-		line, err := lines.ReadString('\n')
-		if err != nil {
-			tb.Fatal(err)
-		}
-		addrs = append(addrs, netip.MustParseAddrPort(strings.TrimSpace(line)))
+		addrs = append(addrs, clienttest.Addr(tb, child))
 	}
-	return addrs, cmd.Process
+	return addrs, process
 }
 
-// closedLoop is a lane in closed mode, parked between replies.
-type closedLoop struct {
-	c     *Client
-	clock *leapClock
-	free  []uint32
-	bad   int
-}
-
-func newClosedLoop(tb testing.TB, addr netip.AddrPort, outstanding int) *closedLoop {
-	l := &closedLoop{clock: &leapClock{start: time.Now()}}
-	for id := range outstanding {
-		l.free = append(l.free, uint32(id))
-	}
-	var err error
-	l.c, err = NewClient(loadgen.Wiring{Slots: outstanding, Size: 64, Clock: l.clock, Event: func(string) {},
-		Complete: func(id uint32, o loadgen.Outcome, _ int64) {
-			l.free = append(l.free, id)
-			if o != loadgen.OK {
-				l.bad++
-			}
-		}}, []netip.AddrPort{addr}, DefaultKeys)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	for !l.c.Ready() {
-		l.c.Wait(l.clock.Now() + 1e9)
-		if err := l.c.Flush(); err != nil {
-			tb.Fatal(err)
-		}
-	}
-	return l
-}
-
-// run makes n requests, burst at a time, and waits for the last.
-func (l *closedLoop) run(n, burst int) {
-	all := len(l.free)
-	for n > 0 || len(l.free) < all {
-		for n > 0 && len(l.free) >= min(burst, n) {
-			for range min(burst, n) {
-				id := l.free[len(l.free)-1]
-				if !l.c.Submit(id) {
-					break
-				}
-				l.free = l.free[:len(l.free)-1]
-				n--
-			}
-			l.c.Flush()
-		}
-		l.c.Wait(l.clock.Now() + 1e9)
-	}
+func newClosedLoop(tb testing.TB, addr netip.AddrPort, outstanding int) *clienttest.ClosedLoop {
+	tb.Helper()
+	return clienttest.NewClosedLoop(tb, outstanding, 64, func(w loadgen.Wiring) (loadgen.Client, error) {
+		return NewClient(w, []netip.AddrPort{addr}, DefaultKeys)
+	})
 }
 
 // The path of a request allocates nothing, replies included. The server is in
 // another process, so all allocations counted are the client's.
 func TestClientNoAllocations(t *testing.T) {
 	l := newClosedLoop(t, instant(t), 100)
-	defer l.c.Close()
-	l.run(10_000, 10)
-	if n := testing.AllocsPerRun(20, func() { l.run(1000, 1); l.run(1000, 10); l.run(1000, 100) }); n != 0 {
+	defer l.Client.Close()
+	l.Run(10_000, 10)
+	if n := testing.AllocsPerRun(20, func() { l.Run(1000, 1); l.Run(1000, 10); l.Run(1000, 100) }); n != 0 {
 		t.Errorf("%v allocations for 3000 requests", n)
 	}
-	if l.bad != 0 {
-		t.Errorf("%d requests not OK", l.bad)
+	if l.Bad != 0 {
+		t.Errorf("%d requests not OK", l.Bad)
 	}
-}
-
-func cpu(who int) time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(who, &u); err != nil {
-		panic(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // BenchmarkClient is the CPU that a request costs the lane's thread, closed
@@ -266,60 +190,22 @@ func BenchmarkClient(b *testing.B) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			l := newClosedLoop(b, addr, 100)
-			defer l.c.Close()
-			l.run(10_000, burst)
+			defer l.Client.Close()
+			l.Run(10_000, burst)
 			b.ReportAllocs()
 			b.ResetTimer()
-			thread, process := cpu(unix.RUSAGE_THREAD), cpu(unix.RUSAGE_SELF)
-			l.run(b.N, burst)
-			b.ReportMetric(float64(cpu(unix.RUSAGE_THREAD)-thread)/1e3/float64(b.N), "thread_cpu_us/op")
-			b.ReportMetric(float64(cpu(unix.RUSAGE_SELF)-process)/1e3/float64(b.N), "process_cpu_us/op")
-			if l.bad != 0 {
-				b.Fatalf("%d requests not OK", l.bad)
+			thread, process := clienttest.CPU(unix.RUSAGE_THREAD), clienttest.CPU(unix.RUSAGE_SELF)
+			l.Run(b.N, burst)
+			b.ReportMetric(float64(clienttest.CPU(unix.RUSAGE_THREAD)-thread)/1e3/float64(b.N), "thread_cpu_us/op")
+			b.ReportMetric(float64(clienttest.CPU(unix.RUSAGE_SELF)-process)/1e3/float64(b.N), "process_cpu_us/op")
+			if l.Bad != 0 {
+				b.Fatalf("%d requests not OK", l.Bad)
 			}
 		})
 		b.Run(fmt.Sprintf("floor/burst=%d", burst), func(b *testing.B) {
 			addrs, _ := startChild(b, "echo", 1)
-			p, err := sock.NewPoller()
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer p.Close()
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			c := sock.NewConn(sock.Config{})
-			if err := p.Dial(c, addrs[0]); err != nil {
-				b.Fatal(err)
-			}
 			size := frameHeaderLen + messagePrefixLen + burst*(proposalMax(72)-3)
-			msg := make([]byte, size)
-			run := func(n int) {
-				sent, echoed := 0, 0 // bytes
-				for n *= size / burst; echoed < n; {
-					for sent < n && sent-echoed+size <= 100*size/burst {
-						m := msg[:min(size, n-sent)]
-						c.Write(m)
-						if err := c.Flush(); err != nil {
-							b.Fatal(err)
-						}
-						sent += len(m)
-					}
-					for range p.Wait(1e9) {
-						got, err := c.Fill()
-						if err != nil {
-							b.Fatal(err)
-						}
-						c.Discard(got)
-						echoed += got
-					}
-				}
-			}
-			run(10_000)
-			b.ReportAllocs()
-			b.ResetTimer()
-			thread := cpu(unix.RUSAGE_THREAD)
-			run(b.N)
-			b.ReportMetric(float64(cpu(unix.RUSAGE_THREAD)-thread)/1e3/float64(b.N), "thread_cpu_us/op")
+			clienttest.Floor(b, addrs[0], size, burst)
 		})
 		b.Run(fmt.Sprintf("grpc-go/burst=%d", burst), func(b *testing.B) {
 			addr := instant(b)
@@ -375,9 +261,9 @@ func BenchmarkClient(b *testing.B) {
 			run(10_000)
 			b.ReportAllocs()
 			b.ResetTimer()
-			process := cpu(unix.RUSAGE_SELF)
+			process := clienttest.CPU(unix.RUSAGE_SELF)
 			run(b.N)
-			b.ReportMetric(float64(cpu(unix.RUSAGE_SELF)-process)/1e3/float64(b.N), "process_cpu_us/op")
+			b.ReportMetric(float64(clienttest.CPU(unix.RUSAGE_SELF)-process)/1e3/float64(b.N), "process_cpu_us/op")
 		})
 	}
 }
@@ -389,14 +275,14 @@ func BenchmarkClientPoll(b *testing.B) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	l := newClosedLoop(b, instant(b), 1)
-	defer l.c.Close()
+	defer l.Client.Close()
 	b.ReportAllocs()
-	thread, n := cpu(unix.RUSAGE_THREAD), 0
+	thread, n := clienttest.CPU(unix.RUSAGE_THREAD), 0
 	for b.Loop() {
-		l.c.Poll()
+		l.Client.Poll()
 		n++
 	}
-	b.ReportMetric(float64(cpu(unix.RUSAGE_THREAD)-thread)/float64(n), "thread_cpu_ns/op")
+	b.ReportMetric(float64(clienttest.CPU(unix.RUSAGE_THREAD)-thread)/float64(n), "thread_cpu_ns/op")
 }
 
 // BenchmarkClientEncode is a Submit without a network: the proposal's encoding.

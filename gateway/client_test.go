@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 
 	"raftrig/gateway/gatewaypb"
 	"raftrig/loadgen"
+	"raftrig/loadgen/clienttest"
 )
 
 // verdict is what a scripted node does with a proposal.
@@ -238,20 +238,12 @@ func (n *gatewayDouble) TransferLeader(_ context.Context, r *gatewaypb.TransferL
 	return &gatewaypb.TransferLeaderResponse{}, nil
 }
 
-// leapClock is the machine's clock, which a test can move forward.
-type leapClock struct {
-	start time.Time
-	leapt atomic.Int64
-}
-
-func (c *leapClock) Now() int64 { return time.Since(c.start).Nanoseconds() + c.leapt.Load() }
-
 // clientRig drives a client as a lane does, and checks what every client must
 // do: each id ends once, after it was submitted and before it is again.
 type clientRig struct {
 	tb          testing.TB
 	c           *Client
-	clock       *leapClock
+	clock       *clienttest.Clock
 	outstanding []bool
 	inFlight    int
 	ends        [3]int // by Outcome
@@ -271,7 +263,7 @@ func newClientRig(tb testing.TB, slots, size int, nodes ...*gatewayDouble) *clie
 
 func newClientRigAt(tb testing.TB, slots, size int, addrs []netip.AddrPort) *clientRig {
 	tb.Helper()
-	r := &clientRig{tb: tb, clock: &leapClock{start: time.Now()}, outstanding: make([]bool, slots),
+	r := &clientRig{tb: tb, clock: clienttest.NewClock(), outstanding: make([]bool, slots),
 		last: map[uint32]loadgen.Outcome{}}
 	var err error
 	r.c, err = NewClient(loadgen.Wiring{Lanes: 1, Slots: slots, Size: size, Clock: r.clock, Complete: r.complete, Event: func(string) {}}, addrs, DefaultKeys)
@@ -433,7 +425,7 @@ func TestClientApplied(t *testing.T) {
 func TestClientCommands(t *testing.T) {
 	n := newGatewayDouble(t, 1)
 	n.follow(1, 1)
-	clock := &leapClock{start: time.Now()}
+	clock := clienttest.NewClock()
 	seen := map[uint64]bool{}
 	for lane := range 3 {
 		ended := 0
@@ -653,7 +645,7 @@ func TestClientHungLeader(t *testing.T) {
 	if r.inFlight != 5 {
 		t.Fatalf("%d in flight: those of node 1 ended before their time", r.inFlight)
 	}
-	r.clock.leapt.Add(switchGrace)
+	r.clock.Leap(switchGrace)
 	r.idle()
 	r.wantEnds(5, 0, 5)
 	r.until("reported", func() bool { return len(r.reports) > 0 })
@@ -678,7 +670,7 @@ func TestClientOldLeaderAnswersInTime(t *testing.T) {
 	close(release)
 	r.idle()
 	r.wantEnds(0, 0, 1)
-	r.clock.leapt.Add(2 * switchGrace)
+	r.clock.Leap(2 * switchGrace)
 	r.until("deadline passed", func() bool { return r.c.peers[0].deadline == 0 })
 	if len(r.reports) != 0 || r.c.peers[0].state != peerLive {
 		t.Errorf("node 1 was cut off: %q", r.reports)
@@ -759,7 +751,7 @@ func TestClientNotAGateway(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newClientRigAt(t, 1, 64, []netip.AddrPort{answer(t, c.answer)})
 			r.until("connected", func() bool { return r.c.peers[0].state != peerConnecting })
-			r.clock.leapt.Add(c.leap)
+			r.clock.Leap(c.leap)
 			r.until("reported", func() bool { return len(r.reports) > 0 })
 			r.wantReport("node 1", c.want)
 		})
@@ -930,7 +922,7 @@ func TestClientAnyOrder(t *testing.T) {
 					r.flush()
 				}
 				if rng.IntN(10) == 0 {
-					r.clock.leapt.Add(rng.Int64N(switchGrace))
+					r.clock.Leap(rng.Int64N(switchGrace))
 				}
 				before := r.inFlight
 				n := 0
@@ -1100,7 +1092,7 @@ func TestClientRejectedWaitsForALeader(t *testing.T) {
 
 			term += 2
 			reject()
-			r.clock.leapt.Add(switchGrace)
+			r.clock.Leap(switchGrace)
 			r.c.resend()
 			r.wantEnds(1, 1, 0)
 		})
@@ -1200,7 +1192,7 @@ func TestSystem(t *testing.T) {
 	}
 
 	ended := 0
-	clock := &leapClock{start: time.Now()}
+	clock := clienttest.NewClock()
 	c, err := sys.Dial(loadgen.Wiring{Slots: 1, Size: 64, Clock: clock, Complete: func(uint32, loadgen.Outcome, int64) { ended++ }, Event: func(string) {}})
 	if err != nil {
 		t.Fatal(err)

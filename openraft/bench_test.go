@@ -1,7 +1,6 @@
 package openraft
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -9,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"sync"
@@ -21,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"raftrig/loadgen"
+	"raftrig/loadgen/clienttest"
 	"raftrig/loadgen/sock"
 )
 
@@ -57,41 +56,12 @@ func init() {
 // answerOnly starts a node that only answers.
 func answerOnly(tb testing.TB) netip.AddrPort {
 	tb.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), childVariable+"=1")
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		tb.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() {
-		stdin.Close()
-		cmd.Wait()
-	})
-	line, err := bufio.NewReader(stdout).ReadString('\n')
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return netip.MustParseAddrPort(line[:len(line)-1])
+	child, _ := clienttest.Child(tb, childVariable+"=1")
+	return clienttest.Addr(tb, child)
 }
 
 // cpu is what this process has used so far.
-func cpu() time.Duration {
-	var u unix.Rusage
-	unix.Getrusage(unix.RUSAGE_SELF, &u)
-	return time.Duration(unix.TimevalToNsec(u.Utime) + unix.TimevalToNsec(u.Stime))
-}
+func cpu() time.Duration { return clienttest.CPU(unix.RUSAGE_SELF) }
 
 type monotonic struct{}
 

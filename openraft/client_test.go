@@ -14,11 +14,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"raftrig/loadgen"
+	"raftrig/loadgen/clienttest"
 )
 
 // double is a scripted node.
@@ -246,22 +246,12 @@ func forward(to int) string {
 	return fmt.Sprintf(`{"Err":{"APIError":{"ForwardToLeader":{"leader_id":%d,"leader_node":{"addr":"192.0.2.1:21001"}}}}}`, to)
 }
 
-// leapClock is the machine's clock, which a test can move forward.
-type leapClock struct {
-	start time.Time
-	leapt atomic.Int64
-}
-
-func (c *leapClock) Now() int64 { return time.Since(c.start).Nanoseconds() + c.leapt.Load() + 1 }
-
-func (c *leapClock) leap(ns int64) { c.leapt.Add(ns) }
-
 // rig drives a client as a lane does, and checks what every client must do:
 // each id ends once, after it was submitted and before it is again.
 type rig struct {
 	tb          testing.TB
 	c           *Client
-	clock       *leapClock
+	clock       *clienttest.Clock
 	outstanding []bool
 	inFlight    int
 	inCall      int    // completions within the call
@@ -280,7 +270,7 @@ func newRig(tb testing.TB, slots, size int, nodes ...*double) *rig {
 	for _, n := range nodes {
 		addrs = append(addrs, n.addr)
 	}
-	r := &rig{tb: tb, clock: &leapClock{start: time.Now()}, outstanding: make([]bool, slots), last: map[uint32]loadgen.Outcome{}}
+	r := &rig{tb: tb, clock: clienttest.NewClock(), outstanding: make([]bool, slots), last: map[uint32]loadgen.Outcome{}}
 	var err error
 	r.c, err = NewClient(loadgen.Wiring{Lanes: 1, Slots: slots, Size: size, Clock: r.clock, Complete: r.complete,
 		Event: func(text string) { r.events = append(r.events, text) },
@@ -647,7 +637,7 @@ func TestClientLeaderElsewhere(t *testing.T) {
 	r.until("no leader", func() bool { return !r.c.Ready() })
 	r.wantEvent("node 4 leads, of 3 nodes")
 	r.until("queued", func() bool { return len(r.c.queue) == 1 })
-	r.clock.leap(switchGrace)
+	r.clock.Leap(switchGrace)
 	r.done()
 	r.wantEnds(0, 1, 0)
 }
@@ -811,7 +801,7 @@ func TestClientLeaderHangs(t *testing.T) {
 					break
 				}
 				r.wait()
-				r.clock.leap(lookEvery)
+				r.clock.Leap(lookEvery)
 			}
 			r.until("switched", func() bool { return r.c.target == 2 })
 			r.wantEvent("node 1", "leaves 10 requests unanswered")
@@ -828,7 +818,7 @@ func TestClientLeaderHangs(t *testing.T) {
 				r.wantEnds(20, 0, 0)
 				return
 			}
-			r.clock.leap(switchGrace)
+			r.clock.Leap(switchGrace)
 			r.done()
 			r.wantEnds(10, 0, 10)
 			r.wantEvent("node 1", "left 10 requests unanswered for 1 s")
@@ -852,7 +842,7 @@ func TestClientStall(t *testing.T) {
 	nodes[0].silence(true)
 	r.all()
 	for range 10 {
-		r.clock.leap(lookEvery)
+		r.clock.Leap(lookEvery)
 		r.wait()
 	}
 	if r.c.target != 1 || r.inFlight != 10 {
@@ -938,7 +928,7 @@ func TestClientNodesDown(t *testing.T) {
 	r.done()
 	r.wantEnds(3, 0, 0)
 	r.wantEvent("node 1", "connection refused")
-	r.clock.leap(probeTimeout)
+	r.clock.Leap(probeTimeout)
 	r.until("given up", func() bool { return !r.c.probes[1].asking })
 	r.wantEvent("node 2", "no answer within 1 s")
 }
@@ -1102,7 +1092,7 @@ func TestClientAnyOrder(t *testing.T) {
 					}
 				}
 				if rng.IntN(20) == 0 {
-					r.clock.leap(rng.Int64N(switchGrace))
+					r.clock.Leap(rng.Int64N(switchGrace))
 				}
 				r.wait()
 			}
@@ -1122,7 +1112,7 @@ func TestClientAnyOrder(t *testing.T) {
 
 // Nothing is allocated on the path of a request.
 func TestClientAllocatesNothing(t *testing.T) {
-	clock := &leapClock{start: time.Now()}
+	clock := clienttest.NewClock()
 	free := 1
 	c, err := NewClient(loadgen.Wiring{Slots: 1, Size: 64, Clock: clock, Event: func(string) {},
 		Complete: func(_ uint32, o loadgen.Outcome, _ int64) {

@@ -94,6 +94,15 @@ func encode(r *Run) ([]byte, error) {
 	return b.Bytes(), err
 }
 
+// WriteFile writes data to path: all of it or, on an error, nothing, an older
+// file being left as it was. It is on the disk when WriteFile returns.
+func WriteFile(path string, data []byte) error {
+	return writeAtomic(path, os.Rename, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
 // writeAtomic writes a temporary file beside path, syncs it, and lets publish
 // give it its name. The temporary file is gone when it returns.
 func writeAtomic(path string, publish func(temp, path string) error, write func(io.Writer) error) (err error) {

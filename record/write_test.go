@@ -400,3 +400,18 @@ func TestUnknownFieldsAreIgnored(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestWriteFile(t *testing.T) {
+	dir := t.TempDir()
+	// A folder cannot be replaced by a file.
+	path := filepath.Join(dir, "taken")
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteFile(path, []byte("x")); err == nil {
+		t.Error("a folder was replaced")
+	}
+	if left, _ := os.ReadDir(dir); len(left) != 1 {
+		t.Errorf("%v is left", left)
+	}
+}

@@ -19,6 +19,7 @@ import (
 	"raftrig/gateway/kv"
 	"raftrig/gateway/serve"
 	"raftrig/loadgen"
+	"raftrig/loadgen/clienttest"
 )
 
 const (
@@ -30,10 +31,10 @@ const (
 // loopback TCP, each of 100 goroutines waiting for its command to be applied.
 func BenchmarkInProcess(b *testing.B, p Product) {
 	nodes, leader := InProcess(b, p)
-	cpu := cpuTime(b, unix.RUSAGE_SELF)
+	cpu := clienttest.CPU(unix.RUSAGE_SELF)
 	b.ResetTimer()
 	applyClosedLoop(b, p, nodes[leader-1], b.N)
-	reportRate(b, cpuTime(b, unix.RUSAGE_SELF)-cpu)
+	reportRate(b, clienttest.CPU(unix.RUSAGE_SELF)-cpu)
 }
 
 // BenchmarkGateway is the same through the gateway: three server processes, and
@@ -44,10 +45,10 @@ func BenchmarkGateway(b *testing.B, p Product) {
 	c.StartAll()
 	lane := c.newLane(benchOutstanding)
 	pids := c.PIDs()
-	servers, client := cpuOf(b, pids), cpuTime(b, unix.RUSAGE_THREAD)
+	servers, client := cpuOf(b, pids), clienttest.CPU(unix.RUSAGE_THREAD)
 	b.ResetTimer()
 	lane.mustApply(b.N)
-	servers, client = cpuOf(b, pids)-servers, cpuTime(b, unix.RUSAGE_THREAD)-client
+	servers, client = cpuOf(b, pids)-servers, clienttest.CPU(unix.RUSAGE_THREAD)-client
 	b.StopTimer()
 	for _, id := range Everyone { // profiles are written by those that may tidy up
 		c.Signal(id, syscall.SIGTERM)
@@ -72,7 +73,7 @@ func BenchmarkGatewayShare(b *testing.B, p Product) {
 	var inProcess, through, share, cpuShare, clientCPU []float64
 	for b.Loop() {
 		for range rounds {
-			cpu := func() time.Duration { return cpuTime(b, unix.RUSAGE_SELF) + cpuOf(b, pids) }
+			cpu := func() time.Duration { return clienttest.CPU(unix.RUSAGE_SELF) + cpuOf(b, pids) }
 			measure := func(f func()) (rate, cpuRate float64) {
 				start, used := time.Now(), cpu()
 				f()
@@ -80,9 +81,9 @@ func BenchmarkGatewayShare(b *testing.B, p Product) {
 				return ops / wall.Seconds(), ops / (cpu() - used).Seconds()
 			}
 			p, pCPU := measure(func() { applyClosedLoop(b, p, nodes[leader-1], ops) })
-			client := cpuTime(b, unix.RUSAGE_THREAD)
+			client := clienttest.CPU(unix.RUSAGE_THREAD)
 			g, gCPU := measure(func() { lane.mustApply(ops) })
-			clientCPU = append(clientCPU, micros(cpuTime(b, unix.RUSAGE_THREAD)-client)/ops)
+			clientCPU = append(clientCPU, micros(clienttest.CPU(unix.RUSAGE_THREAD)-client)/ops)
 			inProcess, through = append(inProcess, p), append(through, g)
 			share, cpuShare = append(share, 100*g/p), append(cpuShare, 100*gCPU/pCPU)
 		}
@@ -257,15 +258,6 @@ func median(v []float64) float64 {
 }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
-
-// cpuTime is the CPU time of this process or this thread.
-func cpuTime(tb testing.TB, who int) time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(who, &u); err != nil {
-		tb.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
 
 // cpuOf is the CPU time that other processes have used.
 func cpuOf(tb testing.TB, pids []int) (sum time.Duration) {

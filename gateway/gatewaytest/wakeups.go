@@ -1,18 +1,17 @@
 package gatewaytest
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"raftrig/loadgen/clienttest"
 )
 
 // relayEnv makes the test binary a process that passes bytes on: to the address
@@ -105,30 +104,8 @@ func readFull(fd int, b []byte) error {
 func wakeups(tb testing.TB) func(n int) float64 {
 	tb.Helper()
 	start := func(next string) string {
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), relayEnv+"="+next)
-		cmd.Stderr = os.Stderr
-		stdin, err := cmd.StdinPipe()
-		if err != nil {
-			tb.Fatal(err)
-		}
-		stdout, err := cmd.StdoutPipe()
-		if err != nil {
-			tb.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			tb.Fatal(err)
-		}
-		tb.Cleanup(func() {
-			stdin.Close()
-			cmd.Process.Kill()
-			cmd.Wait()
-		})
-		line, err := bufio.NewReader(stdout).ReadString('\n')
-		if err != nil {
-			tb.Fatal(err)
-		}
-		return strings.TrimSpace(line)
+		child, _ := clienttest.Child(tb, relayEnv+"="+next)
+		return clienttest.Addr(tb, child).String()
 	}
 	fd, err := dialBlocking(start(start("-")))
 	if err != nil {

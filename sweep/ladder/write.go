@@ -7,9 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
+
+	"raftrig/record"
 )
 
 // header of the files that Append writes.
@@ -51,7 +52,7 @@ func Append(path string, row Row) error {
 		return err
 	}
 	w.Flush()
-	if err := replace(path, append(data, line.Bytes()...)); err != nil {
+	if err := record.WriteFile(path, append(data, line.Bytes()...)); err != nil {
 		return fmt.Errorf("%s: the row was not added: %w", path, err)
 	}
 	return nil
@@ -75,40 +76,4 @@ func (r Row) fields() []string {
 		fields[i] = value
 	}
 	return fields
-}
-
-// replace the file at path by data in one step.
-func replace(path string, data []byte) (err error) {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err = f.Write(data); err != nil {
-		return err
-	}
-	if err = f.Chmod(0o644); err != nil {
-		return err
-	}
-	if err = f.Sync(); err != nil {
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	if err = os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	// The name is durable once its folder is; not every filesystem can.
-	if d, err := os.Open(dir); err == nil {
-		d.Sync()
-		d.Close()
-	}
-	return nil
 }

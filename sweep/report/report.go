@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
-	"io"
 	"io/fs"
 	"math"
 	"os"
@@ -434,7 +433,7 @@ func (r *Report) Charts(dir string) ([]string, error) {
 	}
 	var paths []string
 	for _, f := range files {
-		if err := WriteFile(f.path, f.data); err != nil {
+		if err := record.WriteFile(f.path, f.data); err != nil {
 			return nil, err
 		}
 		paths = append(paths, f.path)
@@ -458,29 +457,4 @@ func fileName(label string) string {
 		return "chart"
 	}
 	return name[:min(len(name), 80)]
-}
-
-// WriteFile replaces the file at path in one step: all of it or, on an error,
-// nothing, an older file being left as it was.
-func WriteFile(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err = io.Copy(f, bytes.NewReader(data)); err != nil {
-		return err
-	}
-	if err = f.Chmod(0o644); err != nil {
-		return err
-	}
-	if err = f.Close(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

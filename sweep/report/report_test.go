@@ -464,21 +464,6 @@ func TestPercentilesBeyond(t *testing.T) {
 	}
 }
 
-func TestWriteFile(t *testing.T) {
-	dir := t.TempDir()
-	// A folder cannot be replaced by a file.
-	path := filepath.Join(dir, "taken")
-	if err := os.Mkdir(path, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := WriteFile(path, []byte("x")); err == nil {
-		t.Error("a folder was replaced")
-	}
-	if left, _ := os.ReadDir(dir); len(left) != 1 {
-		t.Errorf("%v is left", left)
-	}
-}
-
 // 200 records: read, judged, drawn, written.
 func BenchmarkReport200(b *testing.B) {
 	dir := b.TempDir()

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"raftrig/record"
 	"raftrig/sweep/report"
 )
 
@@ -42,7 +43,7 @@ func reportVerb(e env, f *flag.FlagSet, args []string) error {
 		return err
 	}
 	written := []string{*out}
-	if err := report.WriteFile(*out, page); err != nil {
+	if err := record.WriteFile(*out, page); err != nil {
 		return err
 	}
 	if *charts != "" {
