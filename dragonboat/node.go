@@ -83,6 +83,9 @@ const (
 	sendQueueBytes = 128 << 20
 	// askInterval is how often a node that is behind asks for entries.
 	askInterval = 500 * time.Millisecond
+	// tellingTime is how far apart the library's word of a change of leadership
+	// and what it answers about it may be.
+	tellingTime = 20 * time.Millisecond
 	// settleTime is how long a leader waits after the last entry before it hands
 	// its office over.
 	settleTime = 2 * tick
@@ -113,6 +116,7 @@ type Node struct {
 
 	heard     atomic.Pointer[raftio.LeaderInfo]
 	transfers atomic.Int32
+	changed   chan struct{} // a token: Leadership may have changed
 	stop      chan struct{} // closed: Close has begun
 	asking    sync.WaitGroup
 }
@@ -123,7 +127,7 @@ var _ serve.Node = (*Node)(nil)
 // members that Peers gives, which are the same on all of them.
 func Start(cfg Config) (_ *Node, err error) {
 	cfg = cfg.withDefaults()
-	n := &Node{cfg: cfg, stop: make(chan struct{})}
+	n := &Node{cfg: cfg, changed: make(chan struct{}, 1), stop: make(chan struct{})}
 	n.queue = newQueue(n.heardLeading, n.again, cfg.ElectionTimeout)
 	// The address is this node's alone from here on, and with it the directory
 	// in memory that is named after it.
@@ -244,6 +248,8 @@ type leaderListener struct{ n *Node }
 func (l leaderListener) LeaderUpdated(info raftio.LeaderInfo) {
 	l.n.heard.Store(&info)
 	l.n.queue.leadershipChanged()
+	gateway.Notify(l.n.changed)
+	time.AfterFunc(tellingTime, func() { gateway.Notify(l.n.changed) })
 }
 
 // heardLeading is leads by what the listener heard last.
@@ -275,13 +281,12 @@ func (n *Node) leads() (term uint64, ok bool) {
 // agree, as when the library still is at a transfer that has been given up, the
 // proposal is made again.
 func (n *Node) again(p *pending) error {
-	const moment = 20 * time.Millisecond
 	for start := time.Now(); ; time.Sleep(busyPoll) {
 		l := n.Leadership()
 		if l.Leader != n.cfg.ID {
 			return errNotLeader
 		}
-		if time.Since(start) < moment {
+		if time.Since(start) < tellingTime {
 			continue
 		}
 		r, err := n.user.Propose(n.session, p.command, proposalTimeout)
@@ -356,6 +361,9 @@ func (n *Node) Leadership() gateway.Leadership {
 	return gateway.Leadership{Leader: leader, Term: term}
 }
 
+// LeadershipChanged implements gateway.Node.
+func (n *Node) LeadershipChanged() <-chan struct{} { return n.changed }
+
 // Status implements gateway.Node. The library does not tell whether a node that
 // knows no leader stands for election already: it is shown as a candidate.
 func (n *Node) Status() (gateway.Status, error) {
@@ -410,8 +418,12 @@ func (n *Node) TransferLeader(ctx context.Context, to int) error {
 	if to == n.cfg.ID {
 		return nil
 	}
-	n.transfers.Add(1)
-	defer n.transfers.Add(-1)
+	transferring := func(delta int32) {
+		n.transfers.Add(delta)
+		gateway.Notify(n.changed)
+	}
+	transferring(1)
+	defer transferring(-1)
 	// A follower that has not applied all it knows to be committed ignores the
 	// library's call to stand for election, and the transfer is lost. So the
 	// proposals on their way come to their end first, while new ones are

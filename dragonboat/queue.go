@@ -66,13 +66,6 @@ func newQueue(leads func() (uint64, bool), again func(*pending) error, grace tim
 	}
 }
 
-func token(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // add appends proposals that the library has just got.
 func (q *queue) add(batch []pending) {
 	if len(batch) == 0 {
@@ -82,7 +75,7 @@ func (q *queue) add(batch []pending) {
 	q.waiting = append(q.waiting, batch...)
 	q.open += len(batch)
 	q.mu.Unlock()
-	token(q.filled)
+	gateway.Notify(q.filled)
 }
 
 func (q *queue) empty() bool { return q.quietFor(0) }
@@ -92,7 +85,7 @@ func (q *queue) leadershipChanged() {
 	q.mu.Lock()
 	q.quiet = time.Now()
 	q.mu.Unlock()
-	token(q.changed)
+	gateway.Notify(q.changed)
 }
 
 // quietFor says whether no proposal is on its way and nothing was applied for d.
@@ -107,7 +100,7 @@ func (q *queue) close() {
 	q.mu.Lock()
 	q.closed = true
 	q.mu.Unlock()
-	token(q.filled)
+	gateway.Notify(q.filled)
 }
 
 // run ends proposals until close.

@@ -18,6 +18,8 @@ import (
 	"github.com/lni/dragonboat/v4/config"
 	"github.com/lni/dragonboat/v4/raftio"
 	"github.com/lni/dragonboat/v4/raftpb"
+
+	"raftrig/gateway"
 )
 
 // A connection goes one way. It begins with a hello:
@@ -224,7 +226,7 @@ func (t *transport) clamp(messages []raftpb.Message) bool {
 		}
 		if _, last := log.GetRange(); m.Commit > last {
 			m.Commit = last
-			token(t.behind)
+			gateway.Notify(t.behind)
 		}
 	}
 	return true

@@ -51,6 +51,7 @@ func (n *Node) run() {
 	}
 	// First of all nobody shall believe that this node leads.
 	n.view.Store(&view{role: gateway.Follower, term: n.view.Load().term, err: err})
+	gateway.Notify(n.changed)
 	for _, p := range n.in.close() {
 		p.sink.Done(p.id, gateway.Rejected, err)
 	}
@@ -397,6 +398,7 @@ func (n *Node) publish() {
 	}
 	if old := n.view.Load(); old == nil || *old != now {
 		n.view.Store(&now)
+		gateway.Notify(n.changed)
 	}
 }
 

@@ -76,13 +76,6 @@ func newMailbox() *mailbox {
 	return m
 }
 
-func (m *mailbox) signal() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
-	}
-}
-
 // post hands an event to the loop. It is false when that has ended.
 func (m *mailbox) post(e event) bool {
 	m.mu.Lock()
@@ -91,7 +84,7 @@ func (m *mailbox) post(e event) bool {
 		return false
 	}
 	m.events = append(m.events, e)
-	m.signal()
+	gateway.Notify(m.wake)
 	return true
 }
 
@@ -107,7 +100,7 @@ func (m *mailbox) deliver(batch []event, bytes int) bool {
 	}
 	m.events = append(m.events, batch...)
 	m.unread += bytes
-	m.signal()
+	gateway.Notify(m.wake)
 	return true
 }
 
@@ -127,7 +120,7 @@ func (m *mailbox) propose(batch []gateway.Proposal, sink gateway.Sink) bool {
 		m.outstandingBytes += len(p.Command)
 	}
 	m.outstanding += len(batch)
-	m.signal()
+	gateway.Notify(m.wake)
 	return true
 }
 

@@ -86,7 +86,8 @@ type Node struct {
 	log       *logger
 	disk      *disk // nil in memory
 	// view is what the loop lets others see.
-	view atomic.Pointer[view]
+	view    atomic.Pointer[view]
+	changed chan struct{} // a token: view has changed
 
 	stop       chan struct{}
 	stopped    chan struct{}  // closed when the loop has ended
@@ -116,6 +117,7 @@ func Start(cfg Config) (_ *Node, err error) {
 		cfg:     cfg,
 		in:      newMailbox(),
 		log:     &logger{out: cfg.LogOutput},
+		changed: make(chan struct{}, 1),
 		stop:    make(chan struct{}),
 		stopped: make(chan struct{}),
 	}
@@ -223,6 +225,9 @@ func (n *Node) Leadership() gateway.Leadership {
 	v := n.view.Load()
 	return gateway.Leadership{Leader: v.leader, Term: v.term}
 }
+
+// LeadershipChanged implements gateway.Node.
+func (n *Node) LeadershipChanged() <-chan struct{} { return n.changed }
 
 // Status implements gateway.Node. A node that has stopped, because its disk is
 // full for one, says so.

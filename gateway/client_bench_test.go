@@ -99,6 +99,8 @@ func (n *memoryNode) Leadership() Leadership {
 	return Leadership{Leader: n.group.leader, Term: n.group.term}
 }
 
+func (n *memoryNode) LeadershipChanged() <-chan struct{} { return nil }
+
 func (n *memoryNode) Status() (Status, error) {
 	g := n.group
 	g.mu.Lock()

@@ -15,11 +15,17 @@ type Node interface {
 	Propose(batch []Proposal, sink Sink)
 
 	// Leadership says who leads as far as this node knows. It is cheap: the
-	// gateway asks every few milliseconds, and whenever it sends rejections. A
-	// node that rejects because it does not lead, or hands its office over, must
-	// not claim by then that it leads: its client takes the rejection of a
-	// leader as final, and waits for a leader after any other.
+	// gateway asks it after each token of LeadershipChanged, every so often, and
+	// whenever it sends rejections. A node that rejects because it does not
+	// lead, or hands its office over, must not claim by then that it leads: its
+	// client takes the rejection of a leader as final, and waits for a leader
+	// after any other.
 	Leadership() Leadership
+
+	// LeadershipChanged holds a token (see Notify) when the answer of Leadership
+	// may have changed since the last one was taken. The gateway alone takes
+	// them.
+	LeadershipChanged() <-chan struct{}
 
 	// Status describes the node; Applied, Count and Digest are of one moment.
 	Status() (Status, error)
@@ -27,6 +33,14 @@ type Node interface {
 	// TransferLeader makes node to lead and returns when that has been done or
 	// has failed.
 	TransferLeader(ctx context.Context, to int) error
+}
+
+// Notify puts a token into c, whose capacity is 1, unless it holds one already.
+func Notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // Proposal is one command and the id by which its end is told.

@@ -35,6 +35,7 @@ const serverPatience = 30 * time.Second
 type serverScript struct {
 	mu         sync.Mutex
 	leadership Leadership
+	changed    chan struct{} // nil: it does not tell
 	propose    func([]Proposal, Sink)
 	transfer   func(context.Context, int) error
 	status     Status
@@ -49,10 +50,15 @@ func (n *serverScript) Leadership() Leadership {
 	return n.leadership
 }
 
+func (n *serverScript) LeadershipChanged() <-chan struct{} { return n.changed }
+
 func (n *serverScript) lead(leader int, term uint64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.leadership = Leadership{Leader: leader, Term: term}
+	if n.changed != nil {
+		Notify(n.changed)
+	}
 }
 
 func (n *serverScript) Status() (Status, error) { return n.status, n.statusErr }
@@ -166,8 +172,19 @@ func serverEndAll(end End, err error) func([]Proposal, Sink) {
 }
 
 func TestServerTellsLeadershipFirstAndPushesChanges(t *testing.T) {
-	node := &serverScript{}
-	f := newServerFixture(t, node, ServerOptions{Self: 2, LeadershipPoll: time.Millisecond})
+	for name, test := range map[string]struct {
+		node *serverScript
+		poll time.Duration
+	}{
+		"told":  {&serverScript{changed: make(chan struct{}, 1)}, time.Hour},
+		"asked": {&serverScript{}, time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) { testServerPushesLeadership(t, test.node, test.poll) })
+	}
+}
+
+func testServerPushesLeadership(t *testing.T, node *serverScript, poll time.Duration) {
+	f := newServerFixture(t, node, ServerOptions{Self: 2, LeadershipPoll: poll})
 	a := f.open(t)
 	serverWantLeadership(t, serverRecv(t, a), 0, 0, 2)
 	node.lead(1, 5)

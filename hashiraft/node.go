@@ -93,6 +93,7 @@ type Node struct {
 	closed    bool
 
 	transfers atomic.Int32
+	changed   chan struct{} // a token: Leadership may have changed
 	stop      chan struct{}
 	sweeping  chan struct{} // closed when sweep has ended
 }
@@ -104,7 +105,7 @@ var _ serve.Node = (*Node)(nil)
 func Start(cfg Config) (_ *Node, err error) {
 	cfg = cfg.withDefaults()
 	logger := hclog.New(&hclog.LoggerOptions{Name: "raft", Level: hclog.Error, Output: cfg.LogOutput})
-	n := &Node{cfg: cfg, queue: newQueue(), stop: make(chan struct{}), sweeping: make(chan struct{})}
+	n := &Node{cfg: cfg, queue: newQueue(), changed: make(chan struct{}, 1), stop: make(chan struct{}), sweeping: make(chan struct{})}
 	listener, err := cfg.ListenRaft()
 	if err != nil {
 		return nil, err
@@ -175,6 +176,16 @@ func Start(cfg Config) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	// The filter hears of everything right where it happens, so there is nothing
+	// to pass on.
+	n.raft.RegisterObserver(raft.NewObserver(nil, false, func(o *raft.Observation) bool {
+		switch o.Data.(type) {
+		case raft.RaftState, raft.LeaderObservation:
+			gateway.Notify(n.changed)
+		}
+		return false
+	}))
+	gateway.Notify(n.changed) // of what happened before
 	go n.sweep()
 	return n, nil
 }
@@ -237,16 +248,23 @@ func reject(batch []gateway.Proposal, sink gateway.Sink, err error) {
 	}
 }
 
+// sweep sweeps the queue from time to time, but not an idle node's.
 func (n *Node) sweep() {
 	defer close(n.sweeping)
-	tick := time.NewTicker(sweepInterval)
-	defer tick.Stop()
 	for {
 		select {
-		case <-tick.C:
-			n.queue.sweep()
+		case <-n.queue.filled:
 		case <-n.stop:
 			return
+		}
+		select {
+		case <-time.After(sweepInterval):
+		case <-n.stop:
+			return
+		}
+		n.queue.sweep()
+		if !n.queue.empty() {
+			gateway.Notify(n.queue.filled)
 		}
 	}
 }
@@ -267,6 +285,9 @@ func (n *Node) Leadership() gateway.Leadership {
 		return gateway.Leadership{Leader: leader, Term: term}
 	}
 }
+
+// LeadershipChanged implements gateway.Node.
+func (n *Node) LeadershipChanged() <-chan struct{} { return n.changed }
 
 // Status implements gateway.Node.
 func (n *Node) Status() (gateway.Status, error) {
@@ -318,8 +339,12 @@ func (n *Node) TransferLeader(ctx context.Context, to int) error {
 	if to == n.cfg.ID {
 		return nil
 	}
-	n.transfers.Add(1)
-	defer n.transfers.Add(-1)
+	transferring := func(delta int32) {
+		n.transfers.Add(delta)
+		gateway.Notify(n.changed)
+	}
+	transferring(1)
+	defer transferring(-1)
 	future := n.raft.LeadershipTransferToServer(serverID(to), raft.ServerAddress(addr))
 	failed := make(chan error, 1)
 	go func() { failed <- future.Error() }()

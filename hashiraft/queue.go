@@ -11,6 +11,8 @@ import (
 // queue holds the proposals that the library has, in the order in which it got
 // them. See the package comment.
 type queue struct {
+	filled chan struct{} // a token: push was called
+
 	mu         sync.Mutex
 	ring       []pending // length is a power of two
 	head, tail uint64    // numbers of the first entry and of the next one
@@ -30,7 +32,9 @@ type ended struct {
 	id   uint32
 }
 
-func newQueue() *queue { return &queue{ring: make([]pending, 1024)} }
+func newQueue() *queue {
+	return &queue{filled: make(chan struct{}, 1), ring: make([]pending, 1024)}
+}
 
 func (q *queue) at(n uint64) *pending { return &q.ring[n&uint64(len(q.ring)-1)] }
 
@@ -52,6 +56,7 @@ func (q *queue) push(batch []gateway.Proposal, sink gateway.Sink) uint64 {
 		*q.at(q.tail) = pending{first: &p.Command[0], sink: sink, id: p.ID}
 		q.tail++
 	}
+	gateway.Notify(q.filled)
 	return first
 }
 

@@ -61,6 +61,7 @@ func Run(t *testing.T, p Product) {
 		{"DataOfAnother", testDataOfAnother},
 		{"RefusesToStart", testRefusesToStart},
 		{"EndsWhenLeadershipIsLost", testEndsWhenLeadershipIsLost},
+		{"TellsOfLeadership", testTellsOfLeadership},
 		{"CloseEndsWhatIsOnItsWay", testCloseEndsWhatIsOnItsWay},
 		{"TransferUnderLoad", testTransferUnderLoad},
 	} {

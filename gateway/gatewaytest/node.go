@@ -143,6 +143,42 @@ func testEndsWhenLeadershipIsLost(t *testing.T, p Product) {
 	}
 }
 
+// testTellsOfLeadership asks nodes only when they tell that there is news.
+func testTellsOfLeadership(t *testing.T, p Product) {
+	nodes, at := InProcess(t, p)
+	limit := time.After(Patience)
+	until := func(id int, ok func(gateway.Leadership) bool) {
+		t.Helper()
+		for !ok(nodes[id-1].Leadership()) {
+			select {
+			case <-nodes[id-1].LeadershipChanged():
+			case <-limit:
+				t.Fatalf("node %d tells of nothing: %+v", id, nodes[id-1].Leadership())
+			}
+		}
+	}
+	leads := func(leader int) func(gateway.Leadership) bool {
+		return func(l gateway.Leadership) bool { return l.Leader == leader }
+	}
+	for _, id := range Everyone {
+		until(id, leads(at))
+	}
+	to := Others(at)[0]
+	failed := make(chan error, 1)
+	go func() { failed <- nodes[at-1].TransferLeader(context.Background(), to) }()
+	for _, id := range Everyone {
+		until(id, leads(to))
+	}
+	if err := <-failed; err != nil {
+		t.Error(err)
+	}
+	// Without a quorum the leader gives up.
+	for _, id := range Others(to) {
+		nodes[id-1].Close()
+	}
+	until(to, leads(0))
+}
+
 func testCloseEndsWhatIsOnItsWay(t *testing.T, p Product) {
 	nodes, id := InProcess(t, p)
 	leader := nodes[id-1]
