@@ -24,6 +24,11 @@ type loop struct {
 	// incarnation; 0, none yet.
 	known map[int]uint64
 
+	// held are append requests that wait for release, by peer; see send.
+	held      map[int]*pb.Message
+	release   *time.Timer
+	releasing bool // the timer runs
+
 	applied      uint64 // index of the last entry that was applied
 	snapshot     uint64 // index of the last snapshot
 	snapshotting bool
@@ -35,6 +40,20 @@ type loop struct {
 	indexes   []uint64
 	commands  [][]byte
 	ended     []waiter
+}
+
+// newLoop is a loop without its raft.
+func newLoop(voters []uint64) loop {
+	l := loop{
+		storage: raft.NewMemoryStorage(),
+		voters:  voters,
+		waiters: newWaiters(),
+		known:   make(map[int]uint64),
+		held:    make(map[int]*pb.Message),
+		release: time.NewTimer(0),
+	}
+	l.release.Stop()
+	return l
 }
 
 // term is what a node must not forget.
@@ -74,11 +93,14 @@ func (n *Node) runUntilStopped() (err error) {
 	}()
 	tick := time.NewTicker(n.cfg.HeartbeatInterval)
 	defer tick.Stop()
+	defer n.release.Stop()
 	for {
 		select {
 		case <-n.in.wake:
 		case <-tick.C:
 			n.raft.Tick()
+		case <-n.release.C:
+			n.sendHeld()
 		case <-n.stop:
 			return errStopped
 		}
@@ -198,6 +220,7 @@ func (n *Node) relink(peer int, incarnation uint64) error {
 	if err := n.process(); err != nil {
 		return err
 	}
+	delete(n.held, peer)
 	n.known[peer] = incarnation
 	if known == 0 || n.raft.BasicStatus().RaftState != raft.StateLeader {
 		return nil // nothing is known yet, or all is forgotten by a new leader
@@ -291,7 +314,7 @@ func (n *Node) process() error {
 			return err
 		}
 		for _, m := range rd.Messages {
-			n.transport.send(m, n.known[int(m.GetTo())])
+			n.send(m)
 		}
 		n.apply(rd.CommittedEntries)
 		n.raft.Advance(rd)
@@ -299,6 +322,37 @@ func (n *Node) process() error {
 		n.endIfOutOfOffice()
 	}
 	return nil
+}
+
+// send sends a message, or holds it back: an append request without entries,
+// which the library makes for every peer as soon as it has committed something.
+// The next entries tell the commit index as well, and this message is not sent
+// if they follow within CommitDelay. It would be half of all messages when few
+// requests are outstanding. To lose one is what Raft is made for; the next to
+// the same peer says no less.
+func (n *Node) send(m *pb.Message) {
+	peer := int(m.GetTo())
+	if m.GetType() == pb.MsgApp && n.cfg.CommitDelay > 0 {
+		if len(m.GetEntries()) == 0 {
+			if !n.releasing {
+				n.releasing = true
+				n.release.Reset(n.cfg.CommitDelay)
+			}
+			n.held[peer] = m
+			return
+		}
+		delete(n.held, peer)
+	}
+	n.transport.send(m, n.known[peer])
+}
+
+// sendHeld sends what no entries have followed.
+func (n *Node) sendHeld() {
+	n.releasing = false
+	for peer, m := range n.held {
+		n.transport.send(m, n.known[peer])
+	}
+	clear(n.held)
 }
 
 func (n *Node) store(rd *raft.Ready) error {

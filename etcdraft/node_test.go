@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -120,7 +121,7 @@ func TestForgettingAPeerCommitsNothing(t *testing.T) {
 			n.cfg = Config{}.withDefaults()
 			n.cfg.ID, n.cfg.State = 1, kv.New()
 			n.transport = newTransport(1, peers(nodes), nil, n.in, n.log)
-			n.loop = loop{voters: n.transport.voters, storage: raft.NewMemoryStorage(), waiters: newWaiters(), known: map[int]uint64{}}
+			n.loop = newLoop(n.transport.voters)
 			n.storage.ApplySnapshot(newSnapshot(0, 0, n.voters, nil))
 			var err error
 			if n.raft, err = raft.NewRawNode(n.raftConfig()); err != nil {
@@ -270,4 +271,50 @@ func TestGivesUpInOneLine(t *testing.T) {
 	if err := apply(n, kv.Append(nil, 1, nil)); err == nil {
 		t.Error("takes proposals")
 	}
+}
+
+// A commit index goes out with entries if they follow, else after a while.
+func TestCommitIndexWaitsForEntries(t *testing.T) {
+	start := func(delay time.Duration) (n *Node, queued func() []*pb.Message) {
+		n = &Node{cfg: Config{CommitDelay: delay}, transport: newTransport(1, peers(3), nil, newMailbox(), nil)}
+		n.loop = newLoop(nil)
+		t.Cleanup(func() { n.release.Stop() })
+		return n, func() (messages []*pb.Message) {
+			for _, o := range n.transport.links[2].take(nil) {
+				messages = append(messages, o.msg)
+			}
+			return messages
+		}
+	}
+	message := func(kind pb.MessageType, commit uint64, entries ...*pb.Entry) *pb.Message {
+		return &pb.Message{Type: kind.Enum(), To: new(uint64(2)), Commit: new(commit), Entries: entries}
+	}
+	expect := func(got []*pb.Message, commits ...uint64) {
+		t.Helper()
+		var have []uint64
+		for _, m := range got {
+			have = append(have, m.GetCommit())
+		}
+		if !slices.Equal(have, commits) {
+			t.Errorf("sent messages with commit indexes %v, want %v", have, commits)
+		}
+	}
+	n, queued := start(time.Minute)
+	n.send(message(pb.MsgApp, 1))
+	n.send(message(pb.MsgHeartbeat, 1)) // is not held up, and takes nothing along
+	expect(queued(), 1)
+	n.send(message(pb.MsgApp, 2))
+	expect(queued())
+	n.send(message(pb.MsgApp, 3, &pb.Entry{}))
+	expect(queued(), 3)
+	n.sendHeld()
+	expect(queued())
+	n.send(message(pb.MsgApp, 4))
+	n.sendHeld()
+	n.sendHeld()
+	expect(queued(), 4)
+
+	n, queued = start(-1)
+	n.send(message(pb.MsgApp, 1))
+	expect(queued(), 1)
 }

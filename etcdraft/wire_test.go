@@ -231,7 +231,8 @@ func bareNode(t *testing.T, state uint8) *Node {
 	n.cfg = Config{}.withDefaults()
 	n.cfg.ID, n.cfg.State = 1, kv.New()
 	n.transport = newTransport(1, map[int]string{1: "a:1", 2: "b:1", 3: "c:1"}, nil, n.in, n.log)
-	n.loop = loop{voters: n.transport.voters, storage: raft.NewMemoryStorage(), waiters: newWaiters(), known: map[int]uint64{2: 7, 3: 8}}
+	n.loop = newLoop(n.transport.voters)
+	n.known[2], n.known[3] = 7, 8
 	n.storage.ApplySnapshot(newSnapshot(0, 0, n.voters, nil))
 	var entries []*pb.Entry
 	for i := range uint64(9) {
