@@ -57,12 +57,13 @@ func (s Status) Alive() bool { return s.State == Running || s.State == Stopped }
 // Command is what start runs on each node. These placeholders in Argv are
 // replaced for the node (no shell is involved); another {word} is an error:
 //
-//	{id}     the node's number, from 1
-//	{addr}   its private address
-//	{peers}  the private addresses of all nodes, with commas
-//	{hosts}  the addresses of all nodes as this host reaches them, with commas
-//	{dir}    the node's directory, absolute
-//	{root}   the folder of raftrig on the node's host, absolute
+//	{id}      the node's number, from 1
+//	{addr}    its private address
+//	{peers}   the private addresses of all nodes, with commas
+//	{hosts}   the addresses of all nodes as this host reaches them, with commas
+//	{dir}     the node's directory, absolute
+//	{shared}  true when another node runs on the same host, else false
+//	{root}    the folder of raftrig on the node's host, absolute
 //
 // {addr:PORT}, {peers:PORT} and {hosts:PORT} put the port behind each address.
 // A program on the client's host has no {id}, but what its record has to say of
@@ -478,8 +479,10 @@ func (x expander) value(name, port string) (string, error) {
 		return x.fleetValue(name, port)
 	case name == "id" && port == "":
 		return strconv.Itoa(x.node.ID), nil
+	case name == "shared" && port == "":
+		return strconv.FormatBool(x.inv.shared(x.node)), nil
 	}
-	return "", errors.New("want {id}, {addr}, {peers}, {hosts}, {dir} or {root}")
+	return "", errors.New("want {id}, {addr}, {peers}, {hosts}, {dir}, {root} or {shared}")
 }
 
 // fleetValue is what a program on the client's host may ask for.

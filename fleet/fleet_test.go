@@ -218,7 +218,7 @@ func TestNoSuchProgram(t *testing.T) {
 
 func TestPlaceholders(t *testing.T) {
 	t.Parallel()
-	l := cluster(t, "echo", "{id}", "{addr}", "{addr:80}", "{peers}", "{peers:81}", "{hosts:82}", "{dir}/x", "$HOME;{}", `{"a":1}`)
+	l := cluster(t, "echo", "{id}", "{addr}", "{addr:80}", "{peers}", "{peers:81}", "{hosts:82}", "{dir}/x", "{shared}", "$HOME;{}", `{"a":1}`)
 	if err := l.Start(3); err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestPlaceholders(t *testing.T) {
 	}
 	dir := filepath.Join(l.Dir, "node3")
 	want := "3 127.0.0.13 127.0.0.13:80 127.0.0.11,127.0.0.12,127.0.0.13 127.0.0.11:81,127.0.0.12:81,127.0.0.13:81 " +
-		"127.0.0.11:82,127.0.0.12:82,127.0.0.13:82 " + dir + `/x $HOME;{} {"a":1}` +
+		"127.0.0.11:82,127.0.0.12:82,127.0.0.13:82 " + dir + `/x true $HOME;{} {"a":1}` +
 		"\nin " + dir + "\nenv x=y z\nready\n"
 	if string(log) != want {
 		t.Fatalf("got  %s\nwant %s", log, want)
@@ -245,6 +245,33 @@ func TestPlaceholders(t *testing.T) {
 	x := expander{inv: Inventory{Nodes: []Node{six}}, node: six}
 	if got, err := x.expand([]string{"{peers:5} {addr} {hosts:6}"}); err != nil || got[0] != "[fd00::1]:5 fd00::1 h:6" {
 		t.Errorf("IPv6: %q, %v", got, err)
+	}
+}
+
+func TestShared(t *testing.T) {
+	t.Parallel()
+	on := func(transport string, hosts ...string) (shared string) {
+		inv := Inventory{Transport: transport}
+		for i, h := range hosts {
+			inv.Nodes = append(inv.Nodes, Node{ID: i + 1, Host: Host{Addr: h}})
+		}
+		for _, n := range inv.Nodes {
+			got, err := expander{inv: inv, node: n}.expand([]string{"{shared}"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			shared += got[0] + " "
+		}
+		return shared
+	}
+	for _, tc := range []struct{ got, want string }{
+		{on(TransportLocal, "127.0.0.11", "127.0.0.12"), "true true "},
+		{on(TransportLocal, "127.0.0.11"), "false "},
+		{on(TransportSSH, "a", "b", "a"), "true false true "},
+	} {
+		if tc.got != tc.want {
+			t.Errorf("got %s, want %s", tc.got, tc.want)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -95,6 +96,13 @@ type Inventory struct {
 	NodeRTT string
 	// Extra holds the keys that this package does not know.
 	Extra map[string]string
+}
+
+// shared says whether another node runs on n's host.
+func (inv Inventory) shared(n Node) bool {
+	return slices.ContainsFunc(inv.Nodes, func(o Node) bool {
+		return o.ID != n.ID && (inv.Transport == TransportLocal || o.Addr == n.Addr)
+	})
 }
 
 // Default is the inventory without a file: nodes on 127.0.0.11 to 127.0.0.13

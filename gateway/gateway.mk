@@ -7,7 +7,7 @@ CLIENT_FLAGS = -port $(PORT) $(call flag,keys,KEYS)
 # folder that DATA names.
 DATA_FLAGS = $(if $(DATA),-data $(call quote,$(if $(filter 1,$(DATA)),{dir}/data,$(DATA)/node{id})))
 SERVER_CMD = $(SERVER_BIN) -id {id} -addr {addr} -port $(PORT) -raft-port $(RAFT_PORT) \
-	-peers {peers:$(RAFT_PORT)} $(DATA_FLAGS) $(SERVER_FLAGS_OWN) $(SERVER_FLAGS)
+	-peers {peers:$(RAFT_PORT)} -shared={shared} $(DATA_FLAGS) $(SERVER_FLAGS_OWN) $(SERVER_FLAGS)
 
 include $(dir $(lastword $(MAKEFILE_LIST)))../common.mk
 

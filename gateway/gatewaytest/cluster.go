@@ -125,7 +125,7 @@ func (c *Cluster) Args(id int, more ...string) []string {
 	}
 	return append([]string{"-id", strconv.Itoa(id), "-addr", c.hosts[id],
 		"-port", strconv.Itoa(c.server.Port), "-raft-port", strconv.Itoa(c.server.RaftPort),
-		"-peers", strings.Join(peers, ",")}, more...)
+		"-peers", strings.Join(peers, ","), "-shared"}, more...)
 }
 
 func (c *Cluster) spawn(args []string, env ...string) *process {

@@ -16,9 +16,10 @@ type usageError struct{ error }
 func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 type options struct {
-	host string
-	port int
-	cfg  Config
+	host   string
+	port   int
+	shared bool
+	cfg    Config
 }
 
 // parse returns nil and no error when a flag has been answered already.
@@ -33,6 +34,7 @@ func parse(p Product, args []string, stdout io.Writer) (*options, error) {
 	raftPort := fs.Int("raft-port", p.RaftPort, "port of Raft, for the other nodes")
 	peers := fs.String("peers", "", "all `nodes` in the order of their numbers, as host,host,host or with the port of Raft host:port,...; 1=host,3=host,... numbers them")
 	fs.StringVar(&c.DataDir, "data", "", "`directory` for the log, synced to disk; without it the log is in memory")
+	fs.BoolVar(&o.shared, "shared", false, "other nodes run on this host: take half of its cores at most (GOMAXPROCS, where that is not set), and sleep in coarser steps")
 	version := fs.Bool("version", false, "print the version of the library and exit")
 	if p.Flags != nil {
 		p.Flags(fs)

@@ -94,6 +94,11 @@ func run(p Product, args []string, stdout, stderr io.Writer) error {
 	if err != nil || opts == nil {
 		return err
 	}
+	if opts.shared {
+		if err := shareHost(args); err != nil {
+			return err
+		}
+	}
 	cfg := opts.cfg
 	cfg.LogOutput = stderr
 	if p.State != nil {

@@ -6,9 +6,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // product has a flag of its own and starts nothing: it says what it was given.
@@ -77,6 +81,55 @@ func TestAnsweredFlags(t *testing.T) {
 		p, _ := product()
 		if status := Main(p, []string{flag}, &stdout, &stderr); status != 0 || stderr.Len() > 0 || !strings.Contains(stdout.String(), want) {
 			t.Errorf("%s: exit status %d, %q and %q", flag, status, &stdout, &stderr)
+		}
+	}
+}
+
+// sharedEnv makes the test binary a server that says what it runs with.
+const sharedEnv = "RAFTRIG_TEST_SHARED"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(sharedEnv) == "" {
+		os.Exit(m.Run())
+	}
+	p, _ := product()
+	p.Start = func(Config) (Node, error) {
+		slack := make(chan int)
+		go func() { // on whatever thread
+			now, _ := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+			slack <- now
+		}()
+		return nil, fmt.Errorf("%d ns, %d threads", <-slack, runtime.GOMAXPROCS(0))
+	}
+	os.Exit(Main(p, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// The process is the same one when it has begun again.
+func TestShared(t *testing.T) {
+	run := func(env string, more ...string) string {
+		t.Helper()
+		args := append([]string{"-id", "1", "-addr", "127.0.0.1", "-port", freePort(t), "-peers", "127.0.0.1"}, more...)
+		cmd := exec.Command(os.Args[0], args...)
+		cmd.Env = append(os.Environ(), sharedEnv+"=1", env)
+		text, err := cmd.CombinedOutput()
+		if cmd.ProcessState.ExitCode() != 1 {
+			t.Errorf("%v: %v, %s", more, err, text)
+		}
+		return string(text)
+	}
+	const unset = "GOMAXPROCS=" // as if it were not there
+	alone, cores := run(unset), 0
+	if _, err := fmt.Sscanf(alone, "example-server: 50000 ns, %d threads\n", &cores); err != nil {
+		t.Skipf("the timer slack of a shared server: it is not the usual one here: %s", alone)
+	}
+	half := fmt.Sprintf("example-server: 1000000 ns, %d threads\n", max(1, cores/2))
+	for _, tc := range []struct{ got, want string }{
+		{run(unset, "-shared"), half},
+		{run(unset, "-shared=false"), alone},
+		{run("GOMAXPROCS=3", "-shared"), "example-server: 1000000 ns, 3 threads\n"},
+	} {
+		if tc.got != tc.want {
+			t.Errorf("got %q, want %q", tc.got, tc.want)
 		}
 	}
 }

@@ -49,9 +49,9 @@ usage: fleet VERB [flags] [arguments]
 All but hosts, netns, partition and heal work on this host and over ssh
 (TRANSPORT in .env). start, exec, client and wait replace {root}, the folder of
 raftrig on the host, and {peers} {hosts}, the private and the public addresses
-of all nodes, in their commands; start and exec {id} {addr} {dir}, the node's
-number, its private address and its own directory, where start's command also
-works; client and wait {topology} {zones} {rtt}. Over ssh an argument that is a
+of all nodes, in their commands; start and exec {id} {addr} {dir} {shared}, the
+node's number, its private address, its own directory, where start's command
+also works, and whether another node runs on its host; client and wait {topology} {zones} {rtt}. Over ssh an argument that is a
 path below the root here becomes the one below the root there. {addr:PORT} {peers:PORT}
 {hosts:PORT} put the port behind each. No shell is involved. exec, client and
 wait work in the root.
