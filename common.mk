@@ -44,7 +44,7 @@ RUN_FLAGS = -out $(call quote,$(OUT)) \
 	$(call flag,mode,MODE) $(call flag,threads,THREADS) $(call flag,rate,RATE) \
 	$(call flag,burst,BURST) $(call flag,arrival,ARRIVAL) $(call flag,max-inflight,MAX_INFLIGHT) \
 	$(call flag,warmup,WARMUP) $(call flag,measure,MEASURE) $(call flag,drain-timeout,DRAIN_TIMEOUT) \
-	$(call flag,pace,PACE) $(call flag,size,SIZE) $(call flag,lanes,LANES) $(call flag,seed,SEED) \
+	$(call flag,pace,PACE) $(call flag,idle,IDLE) $(call flag,size,SIZE) $(call flag,lanes,LANES) $(call flag,seed,SEED) \
 	$(call flag,hdr-out,HDR_OUT) $(call flag,leader,LEADER) $(if $(DEGRADED),-degraded) $(FLAGS)
 
 # Sweeps run the verbs below; the knobs go on to each of their runs. A product
@@ -52,7 +52,7 @@ RUN_FLAGS = -out $(call quote,$(OUT)) \
 SWEEP := $(BIN)/sweep
 RUN_SWEEP = cd $(ROOT) && $(SWEEP)
 SWEEP_FLAGS = -product $(PRODUCT) -out $(call quote,$(OUT)) $(call flag,pause,PAUSE) $(call flag,settle,SETTLE)
-SWEEP_KNOBS = $(foreach v,BURST ARRIVAL MAX_INFLIGHT WARMUP MEASURE DRAIN_TIMEOUT PACE SIZE LANES LEADER DEGRADED KEYS FLAGS $(KNOBS),$(if $($(v)),$(call quote,$(v)=$($(v)))))
+SWEEP_KNOBS = $(foreach v,BURST ARRIVAL MAX_INFLIGHT WARMUP MEASURE DRAIN_TIMEOUT PACE IDLE SIZE LANES LEADER DEGRADED KEYS FLAGS $(KNOBS),$(if $($(v)),$(call quote,$(v)=$($(v)))))
 
 .DEFAULT_GOAL := help
 .PHONY: help build buildable programs server missing lacking check start up stop restart \
@@ -61,8 +61,8 @@ SWEEP_KNOBS = $(foreach v,BURST ARRIVAL MAX_INFLIGHT WARMUP MEASURE DRAIN_TIMEOU
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  knobs of client: MODE=closed|open THREADS=100 RATE BURST=1 ARRIVAL=uniform|poisson MAX_INFLIGHT"
-	@echo "    WARMUP=10s MEASURE=30s DRAIN_TIMEOUT=5s PACE=spin|park SIZE=64 LANES=1 SEED LEADER=1 DEGRADED=1"
-	@echo "    HDR_OUT=PREFIX OUT=FOLDER FLAGS='-max-lag-p99 0.3 ...'"
+	@echo "    WARMUP=10s MEASURE=30s DRAIN_TIMEOUT=5s PACE=spin|park IDLE=kernel|poll SIZE=64 LANES=1 SEED"
+	@echo "    LEADER=1 DEGRADED=1 HDR_OUT=PREFIX OUT=FOLDER FLAGS='-max-lag-p99 0.3 ...'"
 
 build: programs server ## build server and client
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"raftrig/loadgen"
+	"raftrig/loadgen/cpuidle"
 	"raftrig/loadgen/sock"
 	"raftrig/record"
 )
@@ -48,13 +49,23 @@ func BenchmarkPace(b *testing.B) {
 		name string
 		pace loadgen.Pace
 		rate int64
+		poll bool // IDLE=poll
 	}{
-		{"spin/100k", loadgen.Spin, 100_000},
-		{"spin/500k", loadgen.Spin, 500_000},
-		{"park/1k", loadgen.Park, 1000},
-		{"park/10k", loadgen.Park, 10_000},
+		{"spin/100k", loadgen.Spin, 100_000, false},
+		{"spin/500k", loadgen.Spin, 500_000, false},
+		{"park/1k", loadgen.Park, 1000, false},
+		{"park/1k/idle=poll", loadgen.Park, 1000, true},
+		{"park/10k", loadgen.Park, 10_000, false},
+		{"park/10k/idle=poll", loadgen.Park, 10_000, true},
 	} {
 		b.Run(x.name, func(b *testing.B) {
+			if x.poll {
+				release, err := cpuidle.Poll()
+				if err != nil {
+					b.Skip(err)
+				}
+				defer release()
+			}
 			var all []record.Distribution
 			var share float64
 			for range b.N {

@@ -64,21 +64,23 @@ type Run struct {
 
 // Knobs are the settings of the run, by the names of the Make variables.
 type Knobs struct {
-	Mode          string            `json:"mode"`
-	Threads       int               `json:"threads,omitempty"`
-	Rate          int64             `json:"rate,omitempty"`
-	Burst         int               `json:"burst,omitempty"`
-	Arrival       string            `json:"arrival,omitempty"`
-	MaxInflight   int               `json:"max_inflight,omitempty"`
-	WarmupS       float64           `json:"warmup_s"`
-	MeasureS      float64           `json:"measure_s"`
-	DrainTimeoutS float64           `json:"drain_timeout_s"`
-	Pace          string            `json:"pace"`
-	PaceReason    string            `json:"pace_reason"`
-	Size          int               `json:"size"`
-	Lanes         int               `json:"lanes"`
-	Seed          uint64            `json:"seed"`
-	Product       map[string]string `json:"product,omitempty"`
+	Mode          string  `json:"mode"`
+	Threads       int     `json:"threads,omitempty"`
+	Rate          int64   `json:"rate,omitempty"`
+	Burst         int     `json:"burst,omitempty"`
+	Arrival       string  `json:"arrival,omitempty"`
+	MaxInflight   int     `json:"max_inflight,omitempty"`
+	WarmupS       float64 `json:"warmup_s"`
+	MeasureS      float64 `json:"measure_s"`
+	DrainTimeoutS float64 `json:"drain_timeout_s"`
+	Pace          string  `json:"pace"`
+	PaceReason    string  `json:"pace_reason"`
+	// Idle is "poll" when idle CPUs of the client's host were kept awake.
+	Idle    string            `json:"idle,omitempty"`
+	Size    int               `json:"size"`
+	Lanes   int               `json:"lanes"`
+	Seed    uint64            `json:"seed"`
+	Product map[string]string `json:"product,omitempty"`
 }
 
 // Cluster is what was under test.

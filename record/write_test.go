@@ -42,7 +42,7 @@ func sampleRun(t testing.TB) *Run {
 		Started: time.Date(2026, 1, 1, 12, 0, 0, 250_000_000, time.UTC),
 		Knobs: Knobs{
 			Mode: "open", Threads: 100, Rate: 1000, Burst: 10, Arrival: "uniform", MaxInflight: 1000,
-			WarmupS: 1, MeasureS: 2, DrainTimeoutS: 5, Pace: "park", PaceReason: "no spare core: 2 allowed",
+			WarmupS: 1, MeasureS: 2, DrainTimeoutS: 5, Pace: "park", PaceReason: "no spare core: 2 allowed", Idle: "poll",
 			Size: 64, Lanes: 1, Seed: 7, Product: map[string]string{"batch": "128"},
 		},
 		Cluster: Cluster{

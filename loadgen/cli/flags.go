@@ -15,11 +15,11 @@ import (
 // knobs are the flags of a run.
 type knobs struct {
 	loadgen.Config
-	mode, arrival, pace string
-	hdrOut, out         string
-	leader              int
-	degraded            bool
-	limits              loadgen.Limits
+	mode, arrival, pace, idle string
+	hdrOut, out               string
+	leader                    int
+	degraded                  bool
+	limits                    loadgen.Limits
 }
 
 func (k *knobs) register(f *flag.FlagSet, product string) {
@@ -33,6 +33,7 @@ func (k *knobs) register(f *flag.FlagSet, product string) {
 	f.Var(seconds(&k.Measure, 30*time.Second), "measure", "`time` of the measured window")
 	f.Var(seconds(&k.DrainTimeout, 5*time.Second), "drain-timeout", "`time` to wait for the last replies; what has none then is unanswered")
 	f.StringVar(&k.pace, "pace", "auto", "how a lane waits: spin (wants a core of its own), park, or auto")
+	f.StringVar(&k.idle, "idle", idleKernel, "what idle CPUs of this host do meanwhile: kernel (as it likes, mostly sleep) or poll (stay awake; takes root)")
 	f.IntVar(&k.Size, "size", 64, "payload of a request in bytes")
 	f.IntVar(&k.Lanes, "lanes", 1, "threads that send, each with its connections and its share of the schedule")
 	f.Uint64Var(&k.Seed, "seed", 0, "seed of the poisson arrivals; 0 draws one and prints it")
@@ -52,6 +53,12 @@ func (k *knobs) register(f *flag.FlagSet, product string) {
 	share(&l.SpinShare, "min-spin-share", "least share of its core that a spinning lane must get")
 	f.DurationVar(&l.GCPause, "max-gc-pause", l.GCPause, "limit: longest pause of the client's garbage collector")
 }
+
+// Values of -idle.
+const (
+	idleKernel = "kernel"
+	idlePoll   = "poll"
+)
 
 // resolve what flags depend on each other, and check.
 func (k *knobs) resolve(f *flag.FlagSet, p loadgen.Product) error {
@@ -83,6 +90,9 @@ func (k *knobs) resolve(f *flag.FlagSet, p loadgen.Product) error {
 	case "auto", "spin", "park":
 	default:
 		return loadgen.Usagef("-pace %q: want spin, park or auto", k.pace)
+	}
+	if k.idle != idleKernel && k.idle != idlePoll {
+		return loadgen.Usagef("-idle %q: want kernel or poll", k.idle)
 	}
 	if !set["max-inflight"] {
 		k.MaxInflight = loadgen.DefaultMaxInflight(k.Rate, k.Burst, p.MaxInflight)

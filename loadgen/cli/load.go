@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"raftrig/loadgen"
+	"raftrig/loadgen/cpuidle"
 	"raftrig/loadgen/report"
 	"raftrig/record"
 )
@@ -79,6 +80,15 @@ func (c *command) load(ctx context.Context, args []string) error {
 	k.Pace = spot.pace
 	base.Knobs.PaceReason = spot.reason
 
+	if k.idle == idlePoll {
+		release, err := cpuidle.Poll()
+		if err != nil {
+			return fmt.Errorf("-idle poll: %w", err)
+		}
+		defer release()
+		base.Knobs.Idle = k.idle
+	}
+
 	out, err := openOutput(&k, base)
 	if err != nil {
 		return err
@@ -92,7 +102,7 @@ func (c *command) load(ctx context.Context, args []string) error {
 		defer mu.Unlock()
 		run := res.Run
 		run.Product, run.Cluster, run.Environment, run.AppliedBefore = base.Product, base.Cluster, base.Environment, base.AppliedBefore
-		run.Knobs.Product, run.Knobs.PaceReason = base.Knobs.Product, base.Knobs.PaceReason
+		run.Knobs.Product, run.Knobs.PaceReason, run.Knobs.Idle = base.Knobs.Product, base.Knobs.PaceReason, base.Knobs.Idle
 		run.Rig.RealTime = spot.realTime.Load()
 		return &run
 	}

@@ -71,6 +71,9 @@ func Summary(out io.Writer, r *record.Run) error {
 	if k.PaceReason != "" {
 		p(" (%s)", k.PaceReason)
 	}
+	if k.Idle != "" {
+		p(", idle CPUs %s", k.Idle)
+	}
 	if k.Mode == "open" {
 		p(", in-flight cap %d", k.MaxInflight)
 	}

@@ -113,6 +113,7 @@ func FromRun(run *record.Run) Row {
 	row.Settings = map[string]string{
 		"size": strconv.Itoa(k.Size), "lanes": strconv.Itoa(k.Lanes), "topology": topology,
 		"version": version(run), "log": run.Cluster.Log, "keys": k.Product["keys"],
+		"idle": k.Idle,
 	}
 	if k.Mode == "closed" {
 		row.Threads = k.Threads

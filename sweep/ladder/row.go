@@ -14,7 +14,7 @@ var Columns = []string{"product", "mode", "offered", "achieved", "p50_us", "p99_
 
 // Settings are the columns that say what was set; a file need not have them
 // all. Runs are comparable when these agree.
-var Settings = []string{"burst", "arrival", "size", "lanes", "topology", "version", "log", "keys"}
+var Settings = []string{"burst", "arrival", "size", "lanes", "topology", "version", "log", "keys", "idle"}
 
 // rateSettings may differ between the rates of a ladder, but not between the
 // repeats of one rate.

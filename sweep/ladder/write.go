@@ -17,7 +17,7 @@ import (
 var header = []string{
 	"product", "mode", "offered", "achieved", "p50_us", "p99_us", "dropped", "measure_s", "burst",
 	"p999_us", "max_us", "lag_p50_us", "lag_p99_us", "failed", "unanswered", "verdict", "repeat",
-	"arrival", "max_inflight", "size", "lanes", "keys", "topology", "version", "log", "record",
+	"arrival", "max_inflight", "size", "lanes", "keys", "topology", "version", "log", "idle", "record",
 }
 
 // Append adds a row to a file that Append made; a file that is not there begins

@@ -227,6 +227,7 @@ func facts(v *view) []fact {
 	})
 	span("in-flight cap", "", 0, func(r *record.Run) float64 { return float64(r.Knobs.MaxInflight) })
 	each("pace", func(r *record.Run) string { return r.Knobs.Pace })
+	each("idle CPUs", func(r *record.Run) string { return r.Knobs.Idle })
 	span("client CPU a request", " µs", 2, func(r *record.Run) float64 { return r.Rig.CPUUSPerRequest })
 	env := func(name string, of func(e record.Environment) string) {
 		each(name, func(r *record.Run) string { return of(r.Environment) })
