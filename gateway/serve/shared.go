@@ -14,22 +14,27 @@ import (
 // host; the default is 50 us. No timer of a node is as short as a millisecond.
 const sharedSlack = time.Millisecond
 
-// shareHost makes room for other nodes on the same cores.
-//
-// It keeps this process to half of them: of what three nodes use, the leader
-// takes a little less than that. Threads beyond would wake each other and find
-// nothing to run.
-//
-// And it lets the kernel put sleeps together. The Go runtime has a thread,
+// shareHost makes room for other nodes on the same cores: it keeps this process
+// to half of them, and lets its timers be coarse. Of what three nodes use, the
+// leader takes a little less than half; threads beyond would wake each other and
+// find nothing to run.
+func shareHost(args []string) error {
+	if err := coarseTimers(args); err != nil {
+		return err
+	}
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))
+	}
+	return nil
+}
+
+// coarseTimers lets the kernel put sleeps together. The Go runtime has a thread,
 // sysmon, that looks after the others every 20 us from when an idle process gets
 // something to do until it is idle again. In a node that serves a request at a
 // time that is always: a quarter of the CPU of all nodes went there. Threads
 // inherit their timer slack, and sysmon is older than main, so the process begins
 // again with another.
-func shareHost(args []string) error {
-	if os.Getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))
-	}
+func coarseTimers(args []string) error {
 	if !slices.Equal(args, os.Args[1:]) {
 		return nil // not the program itself: its caller would end as well
 	}
