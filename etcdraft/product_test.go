@@ -19,6 +19,7 @@ var product = gatewaytest.Product{
 		{"-heartbeat", "1500ms"},
 		{"-max-inflight", "0"},
 		{"-max-batch", "100000"},
+		{"-commit-delay", "2s"},
 		{"-snapshot-threshold", "0"},
 	},
 	Apply: apply,
